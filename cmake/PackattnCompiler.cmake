@@ -1,0 +1,42 @@
+# SPDX-License-Identifier: Apache-2.0
+# How our own code is compiled. Nothing here reaches a project that uses the library.
+
+# ccache is optional. The base directory lets two checkouts share one cache.
+find_program(PACKATTN_CCACHE ccache)
+mark_as_advanced(PACKATTN_CCACHE)
+if(PACKATTN_CCACHE AND PROJECT_IS_TOP_LEVEL AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
+  set(CMAKE_CXX_COMPILER_LAUNCHER
+    ${CMAKE_COMMAND} -E env CCACHE_BASEDIR=${PROJECT_SOURCE_DIR} CCACHE_NOHASHDIR=1
+    ${PACKATTN_CCACHE})
+endif()
+
+if(PROJECT_IS_TOP_LEVEL)
+  set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
+endif()
+
+# Sanitizers change the ABI of standard containers' checks, so they hold for every target.
+if(PACKATTN_SANITIZE)
+  add_compile_options(-fsanitize=address,undefined -fno-sanitize-recover=all
+                      -fno-omit-frame-pointer)
+  add_link_options(-fsanitize=address,undefined)
+endif()
+
+# packattn_own_code(target): language level, visibility and warnings of our own targets.
+function(packattn_own_code target)
+  set_target_properties(${target} PROPERTIES
+    CXX_STANDARD 20
+    CXX_STANDARD_REQUIRED ON
+    CXX_EXTENSIONS OFF
+    POSITION_INDEPENDENT_CODE ON
+    CXX_VISIBILITY_PRESET hidden
+    VISIBILITY_INLINES_HIDDEN ON)
+  target_compile_options(${target} PRIVATE
+    -Wall -Wextra -Wpedantic -Wshadow -Wnon-virtual-dtor -Woverloaded-virtual -Wextra-semi
+    # Error messages and excerpts must not show where a machine keeps its checkout.
+    -ffile-prefix-map=${PROJECT_SOURCE_DIR}/=
+    # A reordered sum is a different sum: bits are part of the contract.
+    -ffp-contract=off)
+  if(PACKATTN_WERROR)
+    target_compile_options(${target} PRIVATE -Werror)
+  endif()
+endfunction()
