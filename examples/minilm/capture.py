@@ -128,7 +128,7 @@ def main():
     }
     save_file(packed, output, metadata)
     print(f"{len(lengths)} sentences, {sum(lengths)} tokens, {min(lengths)} to {max(lengths)} long")
-    print(f"out_torch: {against_model:.2e} from the model's own output, {against_fp64:.2e} from fp64")
+    print(f"out_torch against the model's own output {against_model:.2e}, fp64 {against_fp64:.2e}")
     print(f"wrote {output} ({Path(output).stat().st_size / 1e6:.2f} MB)")
 
 
