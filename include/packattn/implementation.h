@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "packattn/error.h"
+#include "packattn/export.h"
+
+namespace packattn {
+
+/// How much of a call is looked at before it runs.
+enum class CheckLevel {
+  host,    ///< every value the host already has
+  device,  ///< boundaries on a device are checked there, by the planner, with nothing read back
+  full,    ///< everything is read back and checked, gates and host copies too; one synchronisation
+};
+
+/// How a call runs, as opposed to what it computes: nothing here changes a bit of the result,
+/// except the name of an implementation.
+struct Context {
+  void* stream = nullptr;           ///< a CUstream; ignored on the CPU
+  int threads = 0;                  ///< CPU threads; 0 means all that this process may use
+  std::string implementation = {};  ///< force this one by name; empty picks the best
+  CheckLevel check_level = CheckLevel::host;
+  /// Scratch memory on the tensors' device; empty lets the library allocate. The size that an
+  /// operation needs is given by its *_workspace_bytes function. 64-byte alignment.
+  std::span<std::byte> workspace = {};
+  /// Called with finished and total units of work, from a worker thread, at most once at a time.
+  std::function<void(std::int64_t done, std::int64_t total)> progress = {};
+};
+
+enum class Op { attention, kda_recurrent, kda_chunk };
+
+/// Names of the implementations of an operation, best first, the fp64 reference last.
+PACKATTN_EXPORT std::vector<std::string> implementations(Op op);
+
+/// What one implementation says about one call.
+struct Verdict {
+  std::string implementation;
+  std::optional<Fault> declined;  ///< why not, with a PA3xxx or PA4xxx code; empty means it can
+};
+
+/// Faults that tests can provoke. Not for production: the setting is global to the process.
+struct Injection {
+  bool fail_allocations = false;  ///< every workspace allocation fails: PA5001
+  bool hide_simd = false;         ///< the CPU seems to have no vector instructions: PA3006
+  bool hide_cuda = false;         ///< the CUDA driver seems absent: PA4xxx
+};
+PACKATTN_EXPORT void inject_faults(const Injection& injection);
+
+}  // namespace packattn
