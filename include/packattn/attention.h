@@ -18,11 +18,11 @@ namespace packattn {
 ///   out_i = sum_j exp(x - lse_i) v_j          (docs/mathematics.md has every rule)
 /// Strides are free as long as the last one is 1.
 struct AttentionArgs {
-  TensorView q;    ///< [Tq, Hq, D]  fp32, fp16 or bf16
-  TensorView k;    ///< [Tk, Hk, D], or a paged cache [pages, page_size, Hk, D]
-  TensorView v;    ///< [Tk, Hk, Dv], or [pages, page_size, Hk, Dv]
-  TensorView out;  ///< [Tq, Hq, Dv] q's dtype, or fp32 for results that will be merged
-  TensorView lse;  ///< [Hq, Tq] fp32, natural logarithm; optional
+  TensorView q = {};    ///< [Tq, Hq, D]  fp32, fp16 or bf16
+  TensorView k = {};    ///< [Tk, Hk, D], or a paged cache [pages, page_size, Hk, D]
+  TensorView v = {};    ///< [Tk, Hk, Dv], or [pages, page_size, Hk, Dv]
+  TensorView out = {};  ///< [Tq, Hq, Dv] q's dtype, or fp32 for results that will be merged
+  TensorView lse = {};  ///< [Hq, Tq] fp32, natural logarithm; optional
 };
 
 /// Which corner of the score matrix the diagonal runs into when a sequence has more keys than
@@ -31,17 +31,17 @@ enum class Align { bottom_right, top_left };
 
 /// Keys within `left` before and `right` after the diagonal are visible; no value, no bound.
 struct Window {
-  std::optional<std::int64_t> left, right;
+  std::optional<std::int64_t> left = {}, right = {};
 };
 
 struct AttentionOptions {
-  std::optional<double> softmax_scale;  ///< default 1 / sqrt(D)
+  std::optional<double> softmax_scale = {};  ///< default 1 / sqrt(D)
   bool causal = false;
   Align align = Align::bottom_right;
-  Window window;
+  Window window = {};
   double softcap = 0;       ///< c > 0: x becomes c tanh(x / c)
-  TensorView alibi_slopes;  ///< [Hq] or [N, Hq] fp32, at least 0: x -= slope |i + shift - j|
-  TensorView sinks;         ///< [Hq] fp32: exp(sink) joins the softmax's denominator
+  TensorView alibi_slopes = {};  ///< [Hq] or [N, Hq] fp32, at least 0: x -= slope |i + shift - j|
+  TensorView sinks = {};         ///< [Hq] fp32: exp(sink) joins the softmax's denominator
 };
 
 /// Throws Error (PA1xxx to PA5xxx), having listed every fault, before anything runs. A query
@@ -80,9 +80,9 @@ PACKATTN_EXPORT std::size_t attention_workspace_bytes(const AttentionArgs& args,
 /// A part with lse -inf has weight 0, whatever its out holds. `out` and `lse` may be the views of
 /// part a (in place). out [T, H, D] fp32, fp16 or bf16, lse [H, T] fp32. Raises PA1xxx.
 struct MergeArgs {
-  TensorView out_a, lse_a;
-  TensorView out_b, lse_b;
-  TensorView out, lse;
+  TensorView out_a = {}, lse_a = {};
+  TensorView out_b = {}, lse_b = {};
+  TensorView out = {}, lse = {};
 };
 PACKATTN_EXPORT void merge_states(const MergeArgs& args, const Context& context = {});
 PACKATTN_EXPORT std::vector<Fault> check_merge_states(const MergeArgs& args);

@@ -28,20 +28,20 @@ struct Sequence {
 struct BatchSpec {
   // cu_seqlens form: [N + 1] running ends, first entry 0. Without cu_seqlens_k the keys share
   // the queries' boundaries. The host copies belong to boundaries on a device.
-  TensorView cu_seqlens_q, cu_seqlens_k;
-  TensorView host_q, host_k;
+  TensorView cu_seqlens_q = {}, cu_seqlens_k = {};
+  TensorView host_q = {}, host_k = {};
   // lengths form ([N] each); with starts ([N] each) the sequences may lie anywhere.
-  TensorView lengths_q, lengths_k;
-  TensorView starts_q, starts_k;
+  TensorView lengths_q = {}, lengths_k = {};
+  TensorView starts_q = {}, starts_k = {};
   // paged form: cu_seqlens_q with seqlens_k [N] and block_table [N, max_pages] int32.
-  TensorView seqlens_k, block_table;
+  TensorView seqlens_k = {}, block_table = {};
   // padding masks [B, S], true (non-zero) where there is a token.
-  TensorView padding_mask_q, padding_mask_k;
+  TensorView padding_mask_q = {}, padding_mask_k = {};
   // position ids [T] or [1, T]: a 0 starts a sequence.
-  TensorView position_ids;
+  TensorView position_ids = {};
 
   /// Checked against the lengths when given; otherwise derived.
-  std::optional<std::int64_t> max_seqlen_q, max_seqlen_k;
+  std::optional<std::int64_t> max_seqlen_q = {}, max_seqlen_k = {};
   /// Tensors may have rows that belong to no sequence; their outputs are 0 and their lse -inf.
   bool capacity = false;
 };
