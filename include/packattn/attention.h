@@ -30,16 +30,14 @@ struct AttentionArgs {
 enum class Align { bottom_right, top_left };
 
 /// Keys within `left` before and `right` after the diagonal are visible; no value, no bound.
-struct Window {
-  std::optional<std::int64_t> left = {}, right = {};
-};
+struct Window { std::optional<std::int64_t> left = {}, right = {}; };
 
 struct AttentionOptions {
   std::optional<double> softmax_scale = {};  ///< default 1 / sqrt(D)
   bool causal = false;
   Align align = Align::bottom_right;
   Window window = {};
-  double softcap = 0;       ///< c > 0: x becomes c tanh(x / c)
+  double softcap = 0;            ///< c > 0: x becomes c tanh(x / c)
   TensorView alibi_slopes = {};  ///< [Hq] or [N, Hq] fp32, at least 0: x -= slope |i + shift - j|
   TensorView sinks = {};         ///< [Hq] fp32: exp(sink) joins the softmax's denominator
 };
@@ -58,8 +56,7 @@ PACKATTN_EXPORT std::vector<Fault> check_attention(const AttentionArgs& args,
                                                    const PackedBatch& batch,
                                                    const AttentionOptions& options = {},
                                                    const Context& context = {});
-PACKATTN_EXPORT std::vector<Fault> check_attention(const AttentionArgs& args,
-                                                   const BatchSpec& spec,
+PACKATTN_EXPORT std::vector<Fault> check_attention(const AttentionArgs& args, const BatchSpec& spec,
                                                    const AttentionOptions& options = {},
                                                    const Context& context = {});
 

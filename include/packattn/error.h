@@ -64,9 +64,9 @@ class PACKATTN_EXPORT Error : public std::exception {
 
 /// A record of the reference: one of packattn's own codes, or an error of another library.
 struct RecordSummary {
-  std::string_view id;        ///< 16 hex digits, never changes
-  std::string_view repo;      ///< "packattn" or the other library's repository
-  std::string_view code;      ///< "PA2007"; empty for an error of another library
+  std::string_view id;    ///< 16 hex digits, never changes
+  std::string_view repo;  ///< "packattn" or the other library's repository
+  std::string_view code;  ///< "PA2007"; empty for an error of another library
   std::string_view slug;
   std::string_view message;   ///< the message pattern, with {placeholders}
   std::string_view severity;  ///< "error" or "warning"
@@ -84,9 +84,9 @@ PACKATTN_EXPORT std::string_view record_page(std::string_view id);
 
 struct Match {
   std::string_view id;
-  double score;                            ///< 1 for an exact or pattern match, less for a near one
-  std::vector<std::string> placeholders;   ///< names, in the order of the pattern
-  std::vector<std::string> captures;       ///< what each placeholder stood for
+  double score;                           ///< 1 for an exact or pattern match, less for a near one
+  std::vector<std::string> placeholders;  ///< names, in the order of the pattern
+  std::vector<std::string> captures;      ///< what each placeholder stood for
 };
 
 /// Finds records by code, slug, id or a pasted message, best first.

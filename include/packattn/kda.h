@@ -33,13 +33,13 @@ enum class StateLayout { k_first, v_first };
 /// (Kimi Linear, arXiv:2510.26692; docs/mathematics.md.) With boundaries B must be 1; without
 /// them each of the B rows is a sequence of T tokens. N is the number of sequences.
 struct KdaArgs {
-  TensorView q = {}, k = {};      ///< [B, T, H, K]  fp32, fp16 or bf16
-  TensorView v = {};         ///< [B, T, HV, V], HV a multiple of H
-  TensorView g = {};         ///< [B, T, HV, K], or [B, T, HV]: one gate a head
-  TensorView beta = {};      ///< [B, T, HV], or [B, T, HV, V] (recurrence only)
-  TensorView out = {};       ///< [B, T, HV, V] q's dtype or fp32
-  TensorView A_log = {};     ///< [HV] fp32
-  TensorView dt_bias = {};   ///< [HV, K] or [HV * K] fp32
+  TensorView q = {}, k = {};  ///< [B, T, H, K]  fp32, fp16 or bf16
+  TensorView v = {};          ///< [B, T, HV, V], HV a multiple of H
+  TensorView g = {};          ///< [B, T, HV, K], or [B, T, HV]: one gate a head
+  TensorView beta = {};       ///< [B, T, HV], or [B, T, HV, V] (recurrence only)
+  TensorView out = {};        ///< [B, T, HV, V] q's dtype or fp32
+  TensorView A_log = {};      ///< [HV] fp32
+  TensorView dt_bias = {};    ///< [HV, K] or [HV * K] fp32
   // The state: `state` is read and written in place; or `initial_state` is read (zeros without)
   // and `final_state` written. [N, HV, K, V] or V-first, or [slots, ...] with slots; fp32 or bf16.
   TensorView state = {}, initial_state = {}, final_state = {};
@@ -47,18 +47,19 @@ struct KdaArgs {
   // With [N, S] the state after token t goes to column t.
   TensorView slots = {}, read_slots = {}, write_slots = {};
   TensorView num_accepted_tokens = {};  ///< [N], 1 .. S: start from column num_accepted_tokens - 1
-  TensorView chunk_states = {};         ///< [chunks, HV, K, V] in the state's layout: state before each chunk
+  /// [chunks, HV, K, V] in the state's layout: the state before each chunk.
+  TensorView chunk_states = {};
 };
 
 struct KdaOptions {
   std::optional<double> scale = {};  ///< of q, after its normalisation; default 1 / sqrt(K)
   GateKind gate = GateKind::given;
   BetaKind beta = BetaKind::given;
-  double lower_bound = -5;  ///< of the bounded gate; finite and below 0
-  bool l2norm = false;      ///< q and k become x / sqrt(sum x^2 + 1e-6) first
+  double lower_bound = -5;                       ///< of the bounded gate; finite and below 0
+  bool l2norm = false;                           ///< q and k become x / sqrt(sum x^2 + 1e-6) first
   std::optional<StateLayout> state_layout = {};  ///< has to be named when a state is given
-  std::int64_t null_slot = -1;              ///< this slot skips the sequence: output 0
-  int chunk_size = 64;                      ///< kda_chunk: 16, 32 or 64
+  std::int64_t null_slot = -1;                   ///< this slot skips the sequence: output 0
+  int chunk_size = 64;                           ///< kda_chunk: 16, 32 or 64
 };
 
 /// The token recurrence. Throws Error (PA1xxx to PA6xxx) with every fault before anything runs.

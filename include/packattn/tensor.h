@@ -15,7 +15,19 @@ namespace packattn {
 
 /// Element types a view can carry. Operations accept a subset and refuse the rest by name.
 enum class DType : std::uint8_t {
-  none, boolean, u8, i8, i16, i32, i64, f8, f16, bf16, f32, f64, other,
+  none,
+  boolean,
+  u8,
+  i8,
+  i16,
+  i32,
+  i64,
+  f8,
+  f16,
+  bf16,
+  f32,
+  f64,
+  other,
 };
 
 /// IEEE half precision and bfloat16 as stored bits.
@@ -72,8 +84,12 @@ class PACKATTN_EXPORT TensorView {
   /// A contiguous host tensor over `data`; read-only if T is const.
   template <class T>
   static TensorView of(T* data, std::initializer_list<std::int64_t> shape) {
-    return {const_cast<std::remove_const_t<T>*>(data), detail::dtype_of<T>(), Device{},
-            Dims(shape.begin(), shape.size()), Dims{}, std::is_const_v<T>};
+    return {const_cast<std::remove_const_t<T>*>(data),
+            detail::dtype_of<T>(),
+            Device{},
+            Dims(shape.begin(), shape.size()),
+            Dims{},
+            std::is_const_v<T>};
   }
 
   /// A one-dimensional host tensor over a contiguous container.
@@ -90,13 +106,17 @@ class PACKATTN_EXPORT TensorView {
     return {static_cast<std::byte*>(t.data) + t.byte_offset,
             detail::dtype_from_dlpack(t.dtype.code, t.dtype.bits, t.dtype.lanes),
             Device{static_cast<DeviceType>(t.device.device_type), t.device.device_id},
-            Dims(t.shape, rank), strides, read_only};
+            Dims(t.shape, rank),
+            strides,
+            read_only};
   }
 
   bool present() const { return dtype_ != DType::none; }
   void* data() const { return data_; }
   template <class T>
-  T* as() const { return static_cast<T*>(data_); }
+  T* as() const {
+    return static_cast<T*>(data_);
+  }
   DType dtype() const { return dtype_; }
   Device device() const { return device_; }
   bool read_only() const { return read_only_; }

@@ -31,8 +31,7 @@ struct MaskRule {
   }
   KeyRange visible(const Sequence& s, std::int64_t row) const {
     const std::int64_t diagonal = row + shift(s);
-    return {std::max<std::int64_t>(0, diagonal - left),
-            std::min(s.k_length, diagonal + right + 1)};
+    return {std::max<std::int64_t>(0, diagonal - left), std::min(s.k_length, diagonal + right + 1)};
   }
   friend bool operator==(const MaskRule&, const MaskRule&) = default;
 };

@@ -46,7 +46,8 @@ constexpr Half to_half(float x) {
   if (magnitude < 0x38800000U) {
     // Below 2^-14: adding 0.5 lets the addition itself round to a multiple of 2^-24.
     const float shifted = std::bit_cast<float>(magnitude) + 0.5F;
-    return {static_cast<std::uint16_t>(sign | (std::bit_cast<std::uint32_t>(shifted) - 0x3f000000U))};
+    return {
+        static_cast<std::uint16_t>(sign | (std::bit_cast<std::uint32_t>(shifted) - 0x3f000000U))};
   }
   const std::uint32_t rounded = magnitude + 0xfffU + ((magnitude >> 13) & 1U);
   return {static_cast<std::uint16_t>(sign | ((rounded - 0x38000000U) >> 13))};

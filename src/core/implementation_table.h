@@ -7,9 +7,10 @@
 #include <span>
 #include <string_view>
 
+#include "packattn/implementation.h"
+
 #include "core/attention_problem.h"
 #include "core/kda_problem.h"
-#include "packattn/implementation.h"
 
 namespace packattn {
 

@@ -24,7 +24,9 @@ Fault make_fault(Code code, FaultFields fields);
 /// Collects the faults of one call, so that all of them are reported at once.
 class FaultList {
  public:
-  void add(Code code, FaultFields fields) { faults_.push_back(make_fault(code, std::move(fields))); }
+  void add(Code code, FaultFields fields) {
+    faults_.push_back(make_fault(code, std::move(fields)));
+  }
   void add(std::vector<Fault> faults);
 
   bool empty() const { return faults_.empty(); }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "packattn/version.h"
 
-#include <gtest/gtest.h>
-
 #include <string>
+
+#include <gtest/gtest.h>
 
 namespace packattn {
 namespace {
