@@ -22,7 +22,7 @@ function(packattn_test name)
     endif()
     add_test(NAME ${test}
       COMMAND ${name} --gtest_brief=1
-              --gtest_output=json:${PROJECT_BINARY_DIR}/test-results/${test}.json)
+              --gtest_output=xml:${PROJECT_BINARY_DIR}/test-results/${test}.xml)
     set_tests_properties(${test} PROPERTIES
       ENVIRONMENT "GTEST_TOTAL_SHARDS=${arg_SHARDS};GTEST_SHARD_INDEX=${shard}"
       WORKING_DIRECTORY ${PROJECT_SOURCE_DIR}
