@@ -1,14 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """tools/test_report.py decides whether a run passed, so its own counting is tested."""
 
-import sys
-from pathlib import Path
-
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent.parent.parent / "tools"))
-
-import test_report  # noqa: E402
+import test_report
 
 GTEST = """<testsuites><testsuite name="S">
 <testcase name="a" status="run" result="completed" classname="S"/>
