@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "packattn/error.h"
+
+#include <algorithm>
+#include <array>
+#include <iterator>
+#include <utility>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "errors/catalogue.h"
+#include "errors/fault_list.h"
+
+namespace packattn {
+namespace {
+
+constexpr CatalogueEntry catalogue[] = {
+#define PACKATTN_CODE(number, name, message, help) {Code::name, #name, message, help},
+#include "packattn/catalogue.def"
+#undef PACKATTN_CODE
+};
+
+static_assert(std::ranges::is_sorted(catalogue, {}, &CatalogueEntry::code),
+              "errors/catalogue.def is kept in numerical order");
+static_assert(std::ranges::adjacent_find(catalogue, {}, &CatalogueEntry::code) ==
+                  std::end(catalogue),
+              "a number is used twice in errors/catalogue.def");
+
+// An Error always has a first fault, so that code() is safe to call.
+std::vector<Fault> at_least_one(std::vector<Fault> faults) {
+  if (faults.empty()) {
+    faults.push_back(
+        make_fault(Code::internal, {.argument = "Error", .value = "thrown without a fault"}));
+  }
+  return faults;
+}
+
+}  // namespace
+
+const CatalogueEntry& catalogue_entry(Code code) {
+  const auto* entry = std::ranges::lower_bound(catalogue, code, {}, &CatalogueEntry::code);
+  if (entry != std::end(catalogue) && entry->code == code) return *entry;
+  // Only a cast can make such a code; it is reported as what it is.
+  return *std::ranges::lower_bound(catalogue, Code::internal, {}, &CatalogueEntry::code);
+}
+
+std::string fill_template(std::string_view text, const Fault& fault) {
+  const std::array<std::pair<std::string_view, const std::string*>, 4> fields{{
+      {"{argument}", &fault.argument},
+      {"{position}", &fault.position},
+      {"{value}", &fault.value},
+      {"{limit}", &fault.limit},
+  }};
+  std::string filled;
+  while (!text.empty()) {
+    const auto* field = std::ranges::find_if(
+        fields, [&](const auto& candidate) { return text.starts_with(candidate.first); });
+    if (field != fields.end()) {
+      filled += *field->second;
+      text.remove_prefix(field->first.size());
+    } else {
+      filled += text.front();
+      text.remove_prefix(1);
+    }
+  }
+  return filled;
+}
+
+Fault make_fault(Code code, FaultFields fields) {
+  const CatalogueEntry& entry = catalogue_entry(code);
+  Fault fault{.code = entry.code,
+              .argument = std::move(fields.argument),
+              .position = std::move(fields.position),
+              .value = std::move(fields.value),
+              .limit = std::move(fields.limit),
+              .message = {},
+              .note = std::move(fields.note),
+              .help = {}};
+  fault.message = fill_template(entry.message, fault);
+  fault.help = fill_template(entry.help, fault);
+  return fault;
+}
+
+std::string code_id(Code code) { return fmt::format("PA{:04}", static_cast<unsigned>(code)); }
+
+std::string render(const Fault& fault) {
+  const std::string id = code_id(fault.code);
+  std::string text = fmt::format("error[{}]: {}", id, fault.message);
+  if (!fault.note.empty()) text += fmt::format("\n  = note: {}", fault.note);
+  if (!fault.help.empty()) text += fmt::format("\n  = help: {}", fault.help);
+  text += fmt::format("\n  explain: packattn explain {}", id);
+  return text;
+}
+
+std::string render(std::span<const Fault> faults) {
+  std::string text;
+  for (const Fault& fault : faults) {
+    if (!text.empty()) text += "\n\n";
+    text += render(fault);
+  }
+  if (faults.size() > 1) text += fmt::format("\n\n{} faults in this call", faults.size());
+  return text;
+}
+
+std::string to_json(std::span<const Fault> faults) {
+  auto array = nlohmann::ordered_json::array();
+  for (const Fault& fault : faults) {
+    array.push_back({{"code", code_id(fault.code)},
+                     {"argument", fault.argument},
+                     {"position", fault.position},
+                     {"value", fault.value},
+                     {"limit", fault.limit},
+                     {"message", fault.message},
+                     {"note", fault.note},
+                     {"help", fault.help}});
+  }
+  // Names can come from a caller in any encoding; a fault has to be reportable all the same.
+  return array.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
+}
+
+Error::Error(std::vector<Fault> faults)
+    : faults_(at_least_one(std::move(faults))), text_(render(faults_)) {}
+
+Error::~Error() = default;
+
+void FaultList::add(std::vector<Fault> faults) {
+  faults_.insert(faults_.end(), std::move_iterator(faults.begin()),
+                 std::move_iterator(faults.end()));
+}
+
+void FaultList::throw_if_any() && {
+  if (!faults_.empty()) throw Error(std::move(faults_));
+}
+
+void fail(Code code, FaultFields fields) { throw Error({make_fault(code, std::move(fields))}); }
+
+}  // namespace packattn
