@@ -97,7 +97,7 @@ Matrix run_chunk(const std::vector<KdaToken>& tokens, KdaState& S) {
       }
     }
   });
-  S = next;
+  S = std::move(next);
   return O;
 }
 
