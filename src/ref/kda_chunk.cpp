@@ -13,6 +13,7 @@
 // long sums are subtracted: gates of -1000 and -infinity are exact.
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "ref/kda_token.h"
 #include "ref/ref.h"
