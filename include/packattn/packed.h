@@ -90,6 +90,8 @@ class PACKATTN_EXPORT PackedBatch {
   std::vector<std::int64_t> actual_seq_lengths_q() const;
   std::vector<std::int64_t> actual_seq_lengths_kv() const;
 
+  // For the library's own use.
+  explicit PackedBatch(std::shared_ptr<const detail::BatchState> state);
   const detail::BatchState& state() const { return *state_; }
 
  private:

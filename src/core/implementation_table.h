@@ -36,6 +36,7 @@ struct Implementation {
   std::optional<Fault> (*decline)(const Call& call);
   std::shared_ptr<const Plan> (*plan)(const Call& call, int threads);
   void (*run)(const Call& call, const Plan& plan, const RunContext& context);
+  bool on_host = true;  ///< runs on host memory; false: on a CUDA device
 };
 using AttentionImplementation = Implementation<AttentionCall>;
 using KdaImplementation = Implementation<KdaCall>;
