@@ -23,7 +23,7 @@ struct Plan {
 /// How one run is carried out.
 struct RunContext {
   int threads = 1;
-  std::span<std::byte> workspace;  ///< at least the plan's workspace_bytes, 64-byte aligned
+  std::span<std::byte> workspace = {};  ///< at least the plan's workspace_bytes, 64-byte aligned
   void* stream = nullptr;
   const std::function<void(std::int64_t, std::int64_t)>* progress = nullptr;  ///< null for none
 };
