@@ -11,6 +11,7 @@
 
 #include "errors/catalogue.h"
 #include "errors/fault_list.h"
+#include "errors/reference.h"
 
 namespace packattn {
 namespace {
@@ -89,6 +90,9 @@ std::string render(const Fault& fault) {
   std::string text = fmt::format("error[{}]: {}", id, fault.message);
   if (!fault.note.empty()) text += fmt::format("\n  = note: {}", fault.note);
   if (!fault.help.empty()) text += fmt::format("\n  = help: {}", fault.help);
+  for (const KnownWording& known : known_wordings(fault.code)) {
+    text += fmt::format("\n  = {}: {}", known.library, fill_template(known.text, fault));
+  }
   text += fmt::format("\n  explain: packattn explain {}", id);
   return text;
 }
