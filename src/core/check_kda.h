@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "core/batch_state.h"
+#include "core/check_tensors.h"
+#include "core/kda_problem.h"
+
+namespace packattn {
+
+/// A KDA call written down as numbers, with the state rows of every sequence resolved.
+/// Meaningful only if no fault was added.
+struct CheckedKda {
+  KdaProblem problem;
+  std::int64_t count = -1;             ///< N; -1 if the boundaries could not be read
+  std::vector<KdaSequence> sequences;  ///< empty if the boundaries are only on a device
+  std::vector<std::int64_t> column_slots;
+  TensorView initial, final;
+};
+
+/// Checks tensors, states, slots, options and their fit with the batch, adding every fault.
+/// `batch` is null for the [B, T] form, in which every batch row is a sequence.
+CheckedKda check_kda_call(Op op, const KdaArgs& args, const detail::BatchState* batch,
+                          const KdaOptions& options, CheckLevel level, FaultList& faults);
+
+/// The states' half of it: layout, shapes, counts, slots, accepted tokens, chunk_states.
+/// `checked.problem` and `checked.sequences` have rows and lengths already; without `shapes_known`
+/// what depends on H, K and V is left out.
+void check_kda_states(Op op, const KdaArgs& args, const KdaOptions& options, bool shapes_known,
+                      CheckedKda& checked, FaultList& faults);
+
+/// Chunks of one sequence.
+std::int64_t count_chunks(std::int64_t length, int chunk_size);
+
+}  // namespace packattn

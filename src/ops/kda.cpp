@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "packattn/kda.h"
+
+#include <numeric>
+
+#include "core/batch_state.h"
+#include "core/check_attention.h"
+#include "core/check_kda.h"
+#include "core/select.h"
+#include "core/strided_copy.h"
+#include "core/unowned_rows.h"
+#include "core/workspace.h"
+#include "ops/lists.h"
+#include "ref/ref.h"
+
+namespace packattn {
+
+// Best first, the reference last. The first row that takes a call runs it.
+ImplementationList<KdaCall> kda_list(Op op) {
+  static const std::vector<KdaImplementation> recurrent{ref::kda_recurrent()};
+  static const std::vector<KdaImplementation> chunk{ref::kda_chunk()};
+  return op == Op::kda_chunk ? chunk : recurrent;
+}
+
+namespace {
+
+/// Null `batch` is the [B, T] form.
+CheckedKda check(Op op, const KdaArgs& args, const detail::BatchState* batch,
+                 const KdaOptions& options, const Context& context, FaultList& faults) {
+  check_context(context, faults);
+  check_implementation_name(op == Op::kda_chunk ? "kda_chunk" : "kda_recurrent", kda_list(op),
+                            context.implementation, faults);
+  return check_kda_call(op, args, batch, options, context.check_level, faults);
+}
+
+CheckedKda checked(Op op, const KdaArgs& args, const detail::BatchState* batch,
+                   const KdaOptions& options, const Context& context) {
+  FaultList faults;
+  CheckedKda result = check(op, args, batch, options, context, faults);
+  std::move(faults).throw_if_any();
+  return result;
+}
+
+/// A call that passed its checks, with the row that takes it and its schedule.
+struct Prepared {
+  CheckedKda kda;
+  KdaCall call;
+  const KdaImplementation* row;
+  std::shared_ptr<const Plan> plan;
+  int threads;
+
+  Prepared(Op op, const KdaArgs& args, const detail::BatchState* batch, const KdaOptions& options,
+           const Context& context)
+      : kda(checked(op, args, batch, options, context)),
+        call{args, kda.problem, kda.sequences, kda.column_slots, kda.initial, kda.final},
+        threads(resolve_threads(context.threads)) {
+    row = &select(kda_list(op), call, context.implementation);
+    const auto make = [this] { return row->plan(call, threads); };
+    plan = batch == nullptr ? make() : batch->plans.get(row->name, kda.problem, threads, make);
+  }
+  Prepared(const Prepared&) = delete;  // `call` points into it
+  Prepared& operator=(const Prepared&) = delete;
+};
+
+/// Output rows of a sequence whose slot is the null slot are defined: zero.
+void clear_skipped_rows(const KdaCall& call) {
+  const TensorView& out = call.args.out;
+  const auto bytes = static_cast<std::int64_t>(size_of(out.dtype()));
+  for (const KdaSequence& s : call.sequences) {
+    if (!s.skipped) continue;
+    for (std::int64_t t = s.start; t < s.start + s.length; ++t) {
+      zero_inner(out, 2, out.as<std::byte>() + bytes * (s.row * out.stride(0) + t * out.stride(1)));
+    }
+  }
+}
+
+void run(Op op, const KdaArgs& args, const detail::BatchState* batch, const KdaOptions& options,
+         const Context& context) {
+  const Prepared prepared(op, args, batch, options, context);
+  const Workspace workspace(context, prepared.plan->workspace_bytes);
+  prepared.row->run(prepared.call, *prepared.plan,
+                    {.threads = prepared.threads,
+                     .workspace = workspace.bytes(),
+                     .stream = context.stream,
+                     .progress = context.progress ? &context.progress : nullptr});
+  if (!prepared.row->on_host) return;
+  clear_skipped_rows(prepared.call);
+  if (batch != nullptr) clear_unowned_rows(*batch, args.out, 1, {});
+}
+
+void run(Op op, const KdaArgs& args, const BatchSpec& spec, const KdaOptions& options,
+         const Context& context) {
+  FaultList faults;
+  detail::BatchState state;
+  detail::parse_batch(spec, state, faults);
+  if (!faults.empty()) check(op, args, &state, options, context, faults);
+  std::move(faults).throw_if_any();
+  run(op, args, &state, options, context);
+}
+
+}  // namespace
+
+void kda_recurrent(const KdaArgs& args, const KdaOptions& options, const Context& context) {
+  run(Op::kda_recurrent, args, nullptr, options, context);
+}
+
+void kda_recurrent(const KdaArgs& args, const PackedBatch& batch, const KdaOptions& options,
+                   const Context& context) {
+  run(Op::kda_recurrent, args, &batch.state(), options, context);
+}
+
+void kda_recurrent(const KdaArgs& args, const BatchSpec& spec, const KdaOptions& options,
+                   const Context& context) {
+  run(Op::kda_recurrent, args, spec, options, context);
+}
+
+void kda_chunk(const KdaArgs& args, const KdaOptions& options, const Context& context) {
+  run(Op::kda_chunk, args, nullptr, options, context);
+}
+
+void kda_chunk(const KdaArgs& args, const PackedBatch& batch, const KdaOptions& options,
+               const Context& context) {
+  run(Op::kda_chunk, args, &batch.state(), options, context);
+}
+
+void kda_chunk(const KdaArgs& args, const BatchSpec& spec, const KdaOptions& options,
+               const Context& context) {
+  run(Op::kda_chunk, args, spec, options, context);
+}
+
+std::vector<Fault> check_kda(Op op, const KdaArgs& args, const BatchSpec* spec,
+                             const KdaOptions& options, const Context& context) {
+  FaultList faults;
+  detail::BatchState state;
+  if (spec != nullptr) detail::parse_batch(*spec, state, faults);
+  check(op, args, spec != nullptr ? &state : nullptr, options, context, faults);
+  return std::move(faults).take();
+}
+
+std::vector<Fault> check_kda(Op op, const KdaArgs& args, const PackedBatch& batch,
+                             const KdaOptions& options, const Context& context) {
+  FaultList faults;
+  check(op, args, &batch.state(), options, context, faults);
+  return std::move(faults).take();
+}
+
+std::vector<Verdict> why_kda(Op op, const KdaArgs& args, const PackedBatch* batch,
+                             const KdaOptions& options, const Context& context) {
+  const detail::BatchState* state = batch != nullptr ? &batch->state() : nullptr;
+  const CheckedKda kda = checked(op, args, state, options, context);
+  return verdicts(kda_list(op), KdaCall{args, kda.problem, kda.sequences, kda.column_slots,
+                                        kda.initial, kda.final});
+}
+
+std::size_t kda_workspace_bytes(Op op, const KdaArgs& args, const PackedBatch* batch,
+                                const KdaOptions& options, const Context& context) {
+  const detail::BatchState* state = batch != nullptr ? &batch->state() : nullptr;
+  return Prepared(op, args, state, options, context).plan->workspace_bytes;
+}
+
+std::int64_t kda_chunk_count(const PackedBatch& batch, int chunk_size) {
+  const auto sequences = batch.sequences();
+  return std::accumulate(sequences.begin(), sequences.end(), std::int64_t{0},
+                         [&](std::int64_t sum, const Sequence& s) {
+                           return sum + count_chunks(s.q_length, chunk_size);
+                         });
+}
+
+}  // namespace packattn
