@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "support/guarded.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "support/scalar.h"
+
+namespace packattn::test {
+namespace {
+
+constexpr std::size_t guard_bytes = 512;
+constexpr std::byte poison_byte{0xff};
+
+std::vector<std::int64_t> strides_for(Form form, const std::vector<std::int64_t>& shape) {
+  const std::size_t rank = shape.size();
+  std::vector<std::int64_t> strides(rank, 1);
+  if (rank < 2) return strides;
+  // Innermost first: the order in which the dimensions are laid out.
+  std::vector<std::size_t> order;
+  for (std::size_t d = rank; d-- > 0;) order.push_back(d);
+  if (form == Form::heads_first && rank > 2) {
+    order.erase(order.begin() + 1);
+    order.push_back(rank - 2);
+  }
+  std::int64_t stride = 1;
+  for (const std::size_t d : order) {
+    strides[d] = stride;
+    stride *= std::max<std::int64_t>(shape[d], 1);
+    if (form == Form::wide) stride += 8;
+  }
+  if (form == Form::odd_unit) {
+    for (std::size_t d = 0; d + 1 < rank; ++d) {
+      if (shape[d] == 1) strides[d] = 1;
+    }
+  }
+  return strides;
+}
+
+}  // namespace
+
+std::string to_string(Form form) {
+  switch (form) {
+    case Form::contiguous: return "contiguous";
+    case Form::wide: return "wide";
+    case Form::heads_first: return "heads_first";
+    case Form::odd_base: return "odd_base";
+    case Form::odd_unit: return "odd_unit";
+  }
+  return "?";
+}
+
+Guarded::Guarded(DType dtype, std::vector<std::int64_t> shape, Form form)
+    : dtype_(dtype),
+      shape_(std::move(shape)),
+      strides_(strides_for(form, shape_)),
+      numel_(1),
+      element_(size_of(dtype)) {
+  std::int64_t last = 0;
+  for (std::size_t d = 0; d < shape_.size(); ++d) {
+    numel_ *= shape_[d];
+    last += std::max<std::int64_t>(shape_[d] - 1, 0) * strides_[d];
+  }
+  const std::size_t body = numel_ == 0 ? 0 : static_cast<std::size_t>(last + 1) * element_;
+  // 128 more, so that element 0 can be put on a 64-byte boundary and one element past it.
+  memory_.assign(guard_bytes + body + guard_bytes + 128, poison_byte);
+  const auto address = reinterpret_cast<std::uintptr_t>(memory_.data()) + guard_bytes;
+  base_ = guard_bytes + (64 - address % 64) % 64 + (form == Form::odd_base ? element_ : 0);
+}
+
+TensorView Guarded::view(bool read_only) const {
+  if (!present()) return {};
+  // Inputs are handed out writable too: a kernel that writes to them has to be caught.
+  auto* data = const_cast<std::byte*>(memory_.data()) + base_;
+  return {data, dtype_, Device{}, shape_, strides_, read_only};
+}
+
+std::size_t Guarded::offset(std::int64_t flat) const {
+  std::int64_t elements = 0;
+  for (std::size_t d = shape_.size(); d-- > 0;) {
+    elements += flat % shape_[d] * strides_[d];
+    flat /= shape_[d];
+  }
+  return base_ + static_cast<std::size_t>(elements) * element_;
+}
+
+template <class Visit>
+void Guarded::for_each_element(Visit visit) const {
+  for (std::int64_t i = 0; i < numel_; ++i) visit(offset(i));
+}
+
+void Guarded::set(std::int64_t flat, double value) {
+  encode(dtype_, memory_.data() + offset(flat), value);
+}
+
+double Guarded::get(std::int64_t flat) const {
+  return decode(dtype_, memory_.data() + offset(flat));
+}
+
+void Guarded::fill(std::span<const float> values, std::int64_t from) {
+  for (const float value : values) set(from++, value);
+}
+
+std::vector<float> Guarded::values(std::int64_t from, std::int64_t count) const {
+  if (count < 0) count = numel_ - from;
+  std::vector<float> out(static_cast<std::size_t>(count));
+  for (float& value : out) value = static_cast<float>(get(from++));
+  return out;
+}
+
+void Guarded::poison() {
+  for_each_element([&](std::size_t at) { std::memset(memory_.data() + at, 0xff, element_); });
+}
+
+bool Guarded::is_poison(std::int64_t flat) const {
+  const auto at = static_cast<std::ptrdiff_t>(offset(flat));
+  const auto size = static_cast<std::ptrdiff_t>(element_);
+  return std::all_of(memory_.begin() + at, memory_.begin() + at + size,
+                     [](std::byte b) { return b == poison_byte; });
+}
+
+bool Guarded::unchanged(std::int64_t from, std::int64_t count) const {
+  for (std::int64_t i = from; i < from + count; ++i) {
+    const auto at = static_cast<std::ptrdiff_t>(offset(i));
+    const auto end = at + static_cast<std::ptrdiff_t>(element_);
+    if (!std::equal(memory_.begin() + at, memory_.begin() + end, frozen_.begin() + at)) {
+      return false;
+    }
+  }
+  return true;
+}
+
+std::int64_t Guarded::unwritten() const {
+  std::int64_t count = 0;
+  for (std::int64_t i = 0; i < numel_; ++i) count += is_poison(i) ? 1 : 0;
+  return count;
+}
+
+std::int64_t Guarded::damaged() const {
+  std::vector<std::byte> rest = memory_;
+  for_each_element([&](std::size_t at) { std::memset(rest.data() + at, 0xff, element_); });
+  return std::count_if(rest.begin(), rest.end(), [](std::byte b) { return b != poison_byte; });
+}
+
+}  // namespace packattn::test
