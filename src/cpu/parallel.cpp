@@ -6,6 +6,7 @@
 #include <mutex>
 
 #include <pthread.h>
+#include <tbb/global_control.h>
 #include <tbb/parallel_for.h>
 #include <tbb/partitioner.h>
 #include <tbb/task_arena.h>
@@ -72,7 +73,10 @@ void parallel_for_items(std::int64_t count, const RunContext& context, const Ite
   }
   // One task a worker, each drawing items from one counter: oneTBB's own splitting would hand out
   // ranges, and the long items at the front would end up on one thread.
-  tbb::task_arena arena(workers);
+  // An arena beyond oneTBB's limit makes it print a warning and get no more threads.
+  const auto limit =
+      tbb::global_control::active_value(tbb::global_control::max_allowed_parallelism);
+  tbb::task_arena arena(std::min(workers, static_cast<int>(limit)));
   arena.execute([&] { tbb::parallel_for(0, workers, take_items, tbb::simple_partitioner()); });
 }
 
