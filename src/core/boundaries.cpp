@@ -257,8 +257,11 @@ void read_pages(NamedView seqlens_k, NamedView table, BatchState& state, FaultLi
   BatchSide& side = state.k;
   side.argument = seqlens_k.name.data();
   side.exact = false;
+  const bool lengths_on_device = seqlens_k.view.present() && !seqlens_k.view.device().is_host();
   if (!seqlens_k.view.present()) {
     faults.add(Code::boundaries_missing, {.argument = str(seqlens_k.name)});
+  } else if (lengths_on_device) {
+    if (check_form(seqlens_k, faults)) side.count = seqlens_k.view.size(0);
   } else if (auto lengths = read_lengths(seqlens_k, faults)) {
     side.starts.assign(lengths->size(), 0);
     side.lengths = std::move(*lengths);
@@ -269,12 +272,6 @@ void read_pages(NamedView seqlens_k, NamedView table, BatchState& state, FaultLi
       !checks.readable(table)) {
     return;
   }
-  if (!table.view.device().is_host()) {
-    faults.add(Code::boundaries_on_device, {.argument = str(table.name),
-                                            .position = "the paged form",
-                                            .value = to_string(table.view.device())});
-    return;
-  }
   if (side.count >= 0 && table.view.size(0) != side.count) {
     faults.add(Code::batch_size_mismatch, {.argument = str(table.name),
                                            .position = str(seqlens_k.name),
@@ -283,6 +280,14 @@ void read_pages(NamedView seqlens_k, NamedView table, BatchState& state, FaultLi
     return;
   }
   state.pages_per_sequence = table.view.size(1);
+  const Device where = table.view.device();
+  if (!where.is_host() || lengths_on_device) {
+    // The planner reads all of the boundaries where they are, so none may be elsewhere.
+    state.host_known = false;
+    state.device = where.is_host() ? seqlens_k.view.device() : where;
+    if (seqlens_k.view.present()) checks.same_device(seqlens_k, table);
+    return;
+  }
   for (std::int64_t n = 0; n < table.view.size(0); ++n) {
     const auto* row = table.view.as<const std::int32_t>() + n * table.view.stride(0);
     state.block_table.insert(state.block_table.end(), row, row + state.pages_per_sequence);

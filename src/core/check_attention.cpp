@@ -143,7 +143,7 @@ class Checker {
     check_scale();
     if (!(options_.softcap >= 0) || std::isinf(options_.softcap)) {
       faults_.add(Code::softcap_invalid, {.argument = "softcap",
-                                          .value = fmt::format("{}", options_.softcap),
+                                          .value = number_text(options_.softcap),
                                           .limit = "finite and at least 0"});
     }
     problem_.softcap = options_.softcap;
@@ -160,9 +160,8 @@ class Checker {
   void check_scale() {
     const auto scale = options_.softmax_scale;
     if (scale && !std::isfinite(*scale)) {
-      faults_.add(
-          Code::scale_invalid,
-          {.argument = "softmax_scale", .value = fmt::format("{}", *scale), .limit = "finite"});
+      faults_.add(Code::scale_invalid,
+                  {.argument = "softmax_scale", .value = number_text(*scale), .limit = "finite"});
     }
     if (!scale && problem_.head_dim == 576 && problem_.value_dim == 512) {
       // Latent attention: the scale belongs to the head size before absorption, not to 576.
@@ -201,6 +200,10 @@ class Checker {
 
   void check_batch(bool paged) {
     check_batch_device(*batch_, args_.q.device(), faults_);
+    if (paged && k_ok_) {
+      problem_.page_size = args_.k.size(1);
+      if (!non_zero(k(), 1, "its pages")) return;
+    }
     if (!batch_->host_known) return;
     check_rows("q", args_.q.size(0), batch_->q, batch_->capacity, faults_);
     if (!k_ok_) return;
@@ -213,8 +216,6 @@ class Checker {
 
   void check_pages() {
     const std::int64_t pages = args_.k.size(0);
-    problem_.page_size = args_.k.size(1);
-    if (!non_zero(k(), 1, "its pages")) return;
     const std::int64_t width = batch_->pages_per_sequence;
     for (std::size_t n = 0; n < batch_->k.lengths.size(); ++n) {
       const std::int64_t length = batch_->k.lengths[n];

@@ -2,6 +2,7 @@
 #include "core/check_tensors.h"
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 #include <vector>
 
@@ -73,6 +74,10 @@ bool interleave(const TensorView& a, const TensorView& b) {
 }
 
 }  // namespace
+
+std::string number_text(double value) {
+  return std::isnan(value) ? "nan" : fmt::format("{}", value);
+}
 
 std::string dtype_list(std::initializer_list<DType> dtypes) {
   std::string text;

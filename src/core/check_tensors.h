@@ -46,6 +46,9 @@ class TensorChecks {
   FaultList& faults_;
 };
 
+/// "nan" whatever its sign bit, which means nothing to a reader.
+std::string number_text(double value);
+
 /// "fp32, fp16 or bf16"
 std::string dtype_list(std::initializer_list<DType> dtypes);
 

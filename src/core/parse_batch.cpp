@@ -148,6 +148,8 @@ void parse_key_side(const BatchSpec& spec, BatchState& state, FaultList& faults)
   state.shared = !any && !side.lengths.view.present() && !state.paged;
   if (state.paged) {
     read_pages(seqlens_k, table, state, faults);
+    const NamedView cu{spec.cu_seqlens_q, "cu_seqlens_q"};
+    if (!state.host_known && cu.view.present()) TensorChecks(faults).same_device(cu, table);
   } else if (!state.shared) {
     parse_side(side, /*written=*/false, state.k, state, faults);
   } else if (side.host.view.present()) {

@@ -5,6 +5,7 @@
 #include "core/unowned_rows.h"
 #include "core/workspace.h"
 #include "cpu/cpu.h"
+#include "cuda/cuda.h"
 #include "ops/lists.h"
 #include "ref/ref.h"
 
@@ -13,8 +14,10 @@ namespace packattn {
 // Best first, the reference last. The first row that takes a call runs it.
 ImplementationList<AttentionCall> attention_list() {
   static const std::vector<AttentionImplementation> list = [] {
-    const auto vectorised = cpu::attention();
-    std::vector<AttentionImplementation> rows(vectorised.begin(), vectorised.end());
+    std::vector<AttentionImplementation> rows;
+    for (const auto& backend : {cuda::attention(), cpu::attention()}) {
+      rows.insert(rows.end(), backend.begin(), backend.end());
+    }
     rows.push_back(ref::attention());
     return rows;
   }();
@@ -64,13 +67,15 @@ struct Prepared {
 void attention(const AttentionArgs& args, const PackedBatch& batch, const AttentionOptions& options,
                const Context& context) {
   const Prepared prepared(args, batch, options, context);
-  const Workspace workspace(context, prepared.plan->workspace_bytes);
+  // On a device memory is taken in stream order, which is the backend's business.
+  const bool on_host = prepared.row->on_host;
+  const Workspace workspace(context, on_host ? prepared.plan->workspace_bytes : 0);
   prepared.row->run(prepared.call, *prepared.plan,
                     {.threads = prepared.threads,
                      .workspace = workspace.bytes(),
                      .stream = context.stream,
                      .progress = context.progress ? &context.progress : nullptr});
-  if (prepared.row->on_host) clear_unowned_rows(batch.state(), args.out, 0, args.lse);
+  if (on_host) clear_unowned_rows(batch.state(), args.out, 0, args.lse);
 }
 
 void attention(const AttentionArgs& args, const BatchSpec& spec, const AttentionOptions& options,

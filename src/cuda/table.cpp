@@ -1,0 +1,12 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cuda/cuda.h"
+
+namespace packattn::cuda {
+
+std::span<const AttentionImplementation> attention() { return {}; }
+std::span<const KdaImplementation> kda_recurrent() { return {}; }
+std::span<const KdaImplementation> kda_chunk() { return {}; }
+
+std::string_view build_description() { return "CUDA 13, sm_80 and sm_90a"; }
+
+}  // namespace packattn::cuda
