@@ -104,8 +104,9 @@ bool pack_values(const AttentionTile& tile, std::int64_t first, KeyRange range,
                  const TileScratch& w) {
   const std::int64_t dims = tile.problem.value_dim;
   const std::int64_t columns = padded_value(tile.problem, panel);
+  const hn::RebindToSigned<Floats> di;
   const Vec zero = hn::Zero(df);
-  Vec check = zero;  // becomes NaN with the first infinity or NaN
+  auto largest = hn::Zero(di);  // magnitude, as bits: infinity and NaN are above everything else
   for (std::int64_t j = range.begin; j < range.end; ++j) {
     const auto* row = reinterpret_cast<const T*>(tile.v[first + j]);
     for (std::int64_t c = 0; c < columns; c += lanes) {
@@ -117,12 +118,12 @@ bool pack_values(const AttentionTile& tile, std::int64_t first, KeyRange range,
         widen(row + c, dims - c, lanes, rest);
         x = hn::Load(df, rest);
       }
-      check = hn::MulAdd(x, zero, check);
+      largest = hn::Max(largest, hn::BitCast(di, hn::Abs(x)));
       float* to = w.values + c / panel * (key_tile * panel + panel_gap);
       hn::Store(x, df, to + j * panel + c % panel);
     }
   }
-  return hn::AllTrue(df, hn::Eq(check, zero));
+  return hn::AllTrue(di, hn::Lt(largest, hn::Set(di, 0x7f800000)));
 }
 
 /// Blocks [head_dim, block_rows] of query rows; missing rows and dimensions are zeros.

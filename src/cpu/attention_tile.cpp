@@ -176,6 +176,33 @@ float soften_row(const ScoreRule& rule, KeyRange keys, KeyRange block, float* sc
   return rescale;
 }
 
+/// Fetches the next tile's keys and values into the cache, a few rows between one block and the
+/// next: all at once they would take as long as the memory does, and nothing would overlap.
+class Ahead {
+ public:
+  Ahead(const AttentionTile& tile, std::int64_t first, std::int64_t blocks)
+      : tile_(tile),
+        next_(first),
+        end_(std::min(first + key_tile, tile.rows.back().visible.end)),
+        step_((key_tile + blocks - 1) / blocks) {}
+
+  void step() {
+    const auto size = static_cast<std::int64_t>(size_of(tile_.problem.dtype));
+    for (const std::int64_t stop = std::min(next_ + step_, end_); next_ < stop; ++next_) {
+      fetch(tile_.k[next_], tile_.problem.head_dim * size);
+      fetch(tile_.v[next_], tile_.problem.value_dim * size);
+    }
+  }
+
+ private:
+  static void fetch(const std::byte* row, std::int64_t bytes) {
+    for (std::int64_t at = 0; at < bytes; at += 64) __builtin_prefetch(row + at, 0, 2);
+  }
+
+  const AttentionTile& tile_;
+  std::int64_t next_, end_, step_;
+};
+
 /// One tile of keys for all rows: score, soften, gather.
 void attend_keys(const AttentionTile& tile, TileKeys keys, const TileScratch& w) {
   const std::int64_t rows = std::ssize(tile.rows);
@@ -192,10 +219,13 @@ void attend_keys(const AttentionTile& tile, TileKeys keys, const TileScratch& w)
     return pack_values<T>(tile, keys.first, {keys.begin, keys.end}, w);
   });
 
+  Ahead ahead(tile, keys.first + key_tile,
+              (key_tile + columns) / panel * ((rows + block_rows - 1) / block_rows));
   for (std::int64_t p = keys.begin / panel * panel; p < keys.end; p += panel) {
     for (std::int64_t r = 0; r < rows; r += block_rows) {
       const auto block = block_at(r);
       const KeyRange seen = keys.of(block);
+      ahead.step();
       if (seen.empty() || seen.end <= p || seen.begin >= p + panel) continue;
       with_block(std::ssize(block), [&](auto n) HWY_ATTR {
         score_block<n()>(w.q + r * depth, w.keys + p * depth, depth, w.scores + r * key_tile + p);
@@ -222,6 +252,7 @@ void attend_keys(const AttentionTile& tile, TileKeys keys, const TileScratch& w)
                           seen.end - seen.begin, w.rescale + row, w.part.values + row * columns + c,
                           columns);
       };
+      ahead.step();
       if (finite) {
         with_block(std::ssize(block), [&](auto n) HWY_ATTR { gather(n, r, keys.of(block)); });
         continue;

@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "core/half.h"
-#include "errors/fault_list.h"
 #include "ref/ref.h"
 
 namespace packattn::ref {
@@ -109,12 +108,7 @@ void run(const AttentionCall& call, const Plan&, const RunContext& context) {
   });
 }
 
-std::optional<Fault> decline(const AttentionCall& call) {
-  if (call.problem.device.is_host()) return {};
-  return make_fault(
-      Code::option_unsupported,
-      {.argument = "ref/attention", .value = "tensors on " + to_string(call.problem.device)});
-}
+std::optional<Fault> decline(const AttentionCall&) { return {}; }
 
 std::shared_ptr<const Plan> plan(const AttentionCall&, int) { return std::make_shared<Plan>(); }
 

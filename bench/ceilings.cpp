@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ceilings.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <thread>
+
+#include <sys/resource.h>
+
+// The targets that the library has kernels for: AVX-512, AVX2, NEON, and Highway's baseline.
+#define HWY_DISABLED_TARGETS 0x0FFF9CFFLL
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "ceilings.cpp"
+#include <hwy/foreach_target.h>
+#include <hwy/highway.h>
+
+HWY_BEFORE_NAMESPACE();
+namespace packattn::bench::HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+/// Flops done by `rounds` rounds of independent chains, enough of them to hide the latency.
+double multiply_add(std::int64_t rounds, float* sink) {
+  const hn::ScalableTag<float> d;
+  using V = hn::Vec<decltype(d)>;
+  constexpr int chains = 12;
+  V sum[chains];
+  for (int i = 0; i < chains; ++i) sum[i] = hn::Set(d, static_cast<float>(i));
+  const V a = hn::Set(d, sink[0]), b = hn::Set(d, sink[1]);
+  for (std::int64_t round = 0; round < rounds; ++round) {
+    for (V& s : sum) s = hn::MulAdd(s, a, b);
+  }
+  V total = hn::Zero(d);
+  for (const V& s : sum) total = hn::Add(total, s);
+  sink[2] = hn::GetLane(total);
+  return 2.0 * chains * static_cast<double>(hn::Lanes(d)) * static_cast<double>(rounds);
+}
+
+}  // namespace packattn::bench::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace packattn::bench {
+namespace {
+
+double seconds() {
+  using Clock = std::chrono::steady_clock;
+  return std::chrono::duration<double>(Clock::now().time_since_epoch()).count();
+}
+
+double best_rate(double (*kernel)(std::int64_t, float*)) {
+  float values[3] = {0.999F, 0.001F, 0};
+  double best = 0;
+  for (int i = 0; i < 300; ++i) {  // short, so that some are not interrupted
+    const double start = seconds();
+    const double flops = kernel(100'000, values);
+    best = std::max(best, flops / (seconds() - start) / 1e9);
+  }
+  return best;
+}
+
+}  // namespace
+
+std::vector<FmaPeak> measure_fma_peaks() {
+  std::vector<FmaPeak> peaks;
+#if HWY_TARGETS & HWY_AVX3
+  if (hwy::SupportedTargets() & HWY_AVX3)
+    peaks.push_back({"avx512", best_rate(N_AVX3::multiply_add)});
+#endif
+#if HWY_TARGETS & HWY_AVX2
+  if (hwy::SupportedTargets() & HWY_AVX2)
+    peaks.push_back({"avx2", best_rate(N_AVX2::multiply_add)});
+#endif
+#if HWY_TARGETS & HWY_NEON
+  if (hwy::SupportedTargets() & HWY_NEON)
+    peaks.push_back({"neon", best_rate(N_NEON::multiply_add)});
+#endif
+  return peaks;
+}
+
+double measure_copy(int threads) {
+  constexpr std::size_t bytes = std::size_t{256} << 20;
+  const auto count = static_cast<std::size_t>(threads);
+  const std::unique_ptr<char[]> from(new char[bytes]), to(new char[bytes]);
+  std::memset(from.get(), 1, bytes);
+  std::memset(to.get(), 2, bytes);
+  double best = 0;
+  for (int i = 0; i < 8; ++i) {
+    const double start = seconds();
+    std::vector<std::thread> workers;
+    for (std::size_t t = 0; t < count; ++t) {
+      workers.emplace_back([&, t] {
+        std::memcpy(to.get() + bytes / count * t, from.get() + bytes / count * t, bytes / count);
+      });
+    }
+    for (std::thread& worker : workers) worker.join();
+    best = std::max(best, 2.0 * static_cast<double>(bytes) / (seconds() - start) / 1e9);
+  }
+  return best;
+}
+
+double processor_seconds() {
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  const auto in_seconds = [](const timeval& t) {
+    return static_cast<double>(t.tv_sec) + 1e-6 * static_cast<double>(t.tv_usec);
+  };
+  return in_seconds(usage.ru_utime) + in_seconds(usage.ru_stime);
+}
+
+std::size_t peak_memory() {
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  return static_cast<std::size_t>(usage.ru_maxrss) * 1024;
+}
+
+}  // namespace packattn::bench
+#endif
