@@ -13,7 +13,9 @@
 
 namespace packattn {
 
-/// A safetensors file, mapped read-only. The views live as long as the file object.
+/// A safetensors file, mapped read-only. The views live as long as the file object or a copy of it.
+/// Everything in the header is checked; a hostile file is refused and costs no memory beyond its own
+/// size. Another process must not shorten the file meanwhile (replacing it is harmless).
 class PACKATTN_EXPORT SafetensorsFile {
  public:
   /// Raises PA7001 (cannot be read) or PA7002 (not a well-formed safetensors file).
@@ -30,8 +32,9 @@ class PACKATTN_EXPORT SafetensorsFile {
   std::shared_ptr<const State> state_;
 };
 
-/// Writes contiguous host tensors. Raises PA7004 if the file cannot be written, PA1xxx for a
-/// tensor that is not a contiguous host tensor of a safetensors type.
+/// Writes host tensors, of any strides, contiguously. The file appears under its name when it is
+/// complete, by a rename; until then, and after a failure, what was there before stays. Raises
+/// PA7004 if it cannot be written, PA1xxx for a tensor that is not a host tensor of a known dtype.
 PACKATTN_EXPORT void save_safetensors(const std::filesystem::path& path,
                                       const std::map<std::string, TensorView>& tensors,
                                       const std::map<std::string, std::string>& metadata = {});

@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "io/new_file.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <system_error>
+#include <utility>
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include "errors/fault_list.h"
+
+namespace packattn::io {
+namespace {
+
+std::filesystem::path name_beside(const std::filesystem::path& path) {
+  static std::atomic<unsigned> counter{0};
+  std::filesystem::path beside = path;
+  beside += fmt::format(".{}-{}.tmp", ::getpid(), counter++);
+  return beside;
+}
+
+}  // namespace
+
+NewFile::NewFile(std::filesystem::path path)
+    : path_(std::move(path)),
+      temporary_(name_beside(path_)),
+      descriptor_(::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666)) {
+  if (descriptor_ < 0) refuse(errno);
+}
+
+NewFile::~NewFile() {
+  if (descriptor_ < 0) return;
+  ::close(descriptor_);
+  ::unlink(temporary_.c_str());
+}
+
+void NewFile::write(std::span<const std::byte> bytes) {
+  constexpr std::size_t at_once = std::size_t{1} << 30;  // one call writes at most 2 GiB
+  while (!bytes.empty()) {
+    const ssize_t written = ::write(descriptor_, bytes.data(), std::min(bytes.size(), at_once));
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0) refuse(errno);
+    bytes = bytes.subspan(static_cast<std::size_t>(written));
+  }
+}
+
+void NewFile::finish() {
+  // Before the rename, or a crash could leave the new name with the old disk's zeros.
+  if (::fsync(descriptor_) != 0) refuse(errno);
+  if (::rename(temporary_.c_str(), path_.c_str()) != 0) refuse(errno);
+  const int error = ::close(std::exchange(descriptor_, -1)) == 0 ? 0 : errno;
+  if (error != 0) refuse(error);
+}
+
+void NewFile::refuse(int error) const {
+  fail(Code::file_unwritable,
+       {.argument = path_.string(), .value = std::generic_category().message(error)});
+}
+
+}  // namespace packattn::io
