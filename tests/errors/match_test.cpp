@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <chrono>
-#include <regex>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -116,8 +115,18 @@ bool first_finds(const std::string& text, std::string_view id) {
   return false;
 }
 
+std::string with_placeholders_filled(std::string_view pattern) {
+  std::string text;
+  bool inside = false;
+  for (const char c : pattern) {
+    if (c == '{') text += "some_7";
+    if (c == '{' || c == '}') inside = c == '{';
+    else if (!inside) text += c;
+  }
+  return text;
+}
+
 TEST(FindRecords, EveryRecordByCodeSlugIdAndMessage) {
-  const std::regex placeholder("\\{[^}]*\\}");
   for (const RecordSummary& record : records()) {
     EXPECT_TRUE(first_finds(std::string(record.id), record.id));
     EXPECT_TRUE(first_finds(std::string(record.slug), record.id)) << record.slug;
@@ -126,8 +135,7 @@ TEST(FindRecords, EveryRecordByCodeSlugIdAndMessage) {
       EXPECT_TRUE(first_finds("see error[" + std::string(record.code) + "]: x", record.id));
     }
     if (Pattern(record.message).weight() < 7) continue;
-    const std::string message =
-        std::regex_replace(std::string(record.message), placeholder, "some_7");
+    const std::string message = with_placeholders_filled(record.message);
     EXPECT_TRUE(first_finds("2026-08-28 05:10:05 ERROR ValueError: " + message, record.id))
         << message;
   }
