@@ -4,6 +4,7 @@
 option(BUILD_SHARED_LIBS "Build libpackattn as a shared library" OFF)
 option(PACKATTN_BUILD_CLI "Build the packattn command" ${PROJECT_IS_TOP_LEVEL})
 option(PACKATTN_BUILD_TESTS "Build the C++ tests" OFF)
+option(PACKATTN_BUILD_EXAMPLES "Build the C++ examples" ${PACKATTN_BUILD_TESTS})
 option(PACKATTN_BUILD_BENCH "Build the benchmarks" OFF)
 option(PACKATTN_BUILD_PYTHON "Build the Python module (pip sets this)" OFF)
 option(PACKATTN_INSTALL "Make the install rules" ${PROJECT_IS_TOP_LEVEL})

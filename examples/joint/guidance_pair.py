@@ -55,7 +55,7 @@ def joint_pair(seed=0, *, text=TEXT, image=IMAGE, heads=HEADS, dim=DIM):
     rng = np.random.default_rng(seed)
     prompt = _tokens(rng, text, heads, dim)
     latents = _tokens(rng, image, heads, dim)
-    q, k, v = (np.concatenate([p, x, x]) for p, x in zip(prompt, latents))
+    q, k, v = (np.concatenate([p, x, x]) for p, x in zip(prompt, latents, strict=True))
     cu = _ends(text + image, image)
     return Batch(q, k, v, cu, cu)
 
