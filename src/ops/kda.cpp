@@ -10,6 +10,7 @@
 #include "core/strided_copy.h"
 #include "core/unowned_rows.h"
 #include "core/workspace.h"
+#include "cpu/cpu.h"
 #include "ops/lists.h"
 #include "ref/ref.h"
 
@@ -17,7 +18,12 @@ namespace packattn {
 
 // Best first, the reference last. The first row that takes a call runs it.
 ImplementationList<KdaCall> kda_list(Op op) {
-  static const std::vector<KdaImplementation> recurrent{ref::kda_recurrent()};
+  static const auto recurrent = [] {
+    const auto vectorised = cpu::kda_recurrent();
+    std::vector<KdaImplementation> rows(vectorised.begin(), vectorised.end());
+    rows.push_back(ref::kda_recurrent());
+    return rows;
+  }();
   static const std::vector<KdaImplementation> chunk{ref::kda_chunk()};
   return op == Op::kda_chunk ? chunk : recurrent;
 }
@@ -62,6 +68,16 @@ struct Prepared {
   Prepared& operator=(const Prepared&) = delete;
 };
 
+/// What needs no mathematics: without tokens the state moves over bit for bit, or becomes 0.
+void pass_states_through(const KdaCall& call) {
+  for (const KdaSequence& s : call.sequences) {
+    if (s.length > 0 || s.final < 0) continue;
+    std::byte* to = at(call.final, s.final);
+    if (s.initial < 0) zero_inner(call.final, 1, to);
+    else copy_inner(call.initial, 1, at(call.initial, s.initial), call.final, 1, to);
+  }
+}
+
 /// Output rows of a sequence whose slot is the null slot are defined: zero.
 void clear_skipped_rows(const KdaCall& call) {
   const TensorView& out = call.args.out;
@@ -84,6 +100,7 @@ void run(Op op, const KdaArgs& args, const detail::BatchState* batch, const KdaO
                      .stream = context.stream,
                      .progress = context.progress ? &context.progress : nullptr});
   if (!prepared.row->on_host) return;
+  pass_states_through(prepared.call);
   clear_skipped_rows(prepared.call);
   if (batch != nullptr) clear_unowned_rows(*batch, args.out, 1, {});
 }

@@ -129,8 +129,7 @@ void run(const KdaCall& call, const Plan&, const RunContext& context) {
   const auto total = static_cast<std::int64_t>(call.sequences.size());
   std::int64_t done = 0, chunk = 0;
   for (const KdaSequence& sequence : call.sequences) {
-    if (sequence.length == 0) pass_state_through(call, sequence);
-    else if (!sequence.skipped) {
+    if (sequence.length > 0 && !sequence.skipped) {
       for (std::int64_t h = 0; h < call.problem.value_heads; ++h) {
         run_head(call, sequence, chunk, h);
       }

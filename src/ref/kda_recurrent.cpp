@@ -62,8 +62,7 @@ void run(const KdaCall& call, const Plan&, const RunContext& context) {
   const auto total = static_cast<std::int64_t>(call.sequences.size());
   for (std::size_t n = 0; n < call.sequences.size(); ++n) {
     const KdaSequence& sequence = call.sequences[n];
-    if (sequence.length == 0) pass_state_through(call, sequence);
-    else if (!sequence.skipped) {
+    if (sequence.length > 0 && !sequence.skipped) {
       for (std::int64_t h = 0; h < call.problem.value_heads; ++h) run_head(call, n, h);
     }
     if (context.progress) (*context.progress)(static_cast<std::int64_t>(n) + 1, total);

@@ -2,8 +2,6 @@
 #include "ref/kda_token.h"
 
 #include <cmath>
-#include <cstring>
-#include <span>
 
 #include "core/half.h"
 
@@ -131,23 +129,6 @@ void write_output(const KdaCall& call, const KdaSequence& sequence, std::int64_t
   const std::int64_t row = offset_of(call.args.out, sequence, t, head);
   for (std::size_t j = 0; j < o.size(); ++j) {
     write(call.args.out, row + static_cast<std::int64_t>(j), o[j]);
-  }
-}
-
-void pass_state_through(const KdaCall& call, const KdaSequence& sequence) {
-  if (sequence.final < 0) return;
-  const std::size_t bytes = size_of(call.problem.state_dtype);
-  const auto at = [&](const TensorView& x, std::int64_t row, std::int64_t head, std::int64_t r) {
-    return x.as<std::byte>() + static_cast<std::int64_t>(bytes) *
-                                   (row * x.stride(0) + head * x.stride(1) + r * x.stride(2));
-  };
-  for (std::int64_t head = 0; head < call.problem.value_heads; ++head) {
-    for (std::int64_t r = 0; r < call.final.size(2); ++r) {
-      std::byte* to = at(call.final, sequence.final, head, r);
-      const std::size_t row_bytes = bytes * static_cast<std::size_t>(call.final.size(3));
-      if (sequence.initial < 0) std::memset(to, 0, row_bytes);
-      else std::memmove(to, at(call.initial, sequence.initial, head, r), row_bytes);
-    }
   }
 }
 

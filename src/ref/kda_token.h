@@ -38,7 +38,4 @@ struct KdaState {
 void write_output(const KdaCall& call, const KdaSequence& sequence, std::int64_t t,
                   std::int64_t head, const std::vector<double>& o);
 
-/// Of a sequence without tokens: the state moves over bit for bit, or becomes 0.
-void pass_state_through(const KdaCall& call, const KdaSequence& sequence);
-
 }  // namespace packattn::ref

@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: Apache-2.0
+// Columns of a KDA state between the caller's tensor, in either layout, and a [K, width] block of
+// fp32. One copy per Highway target.
+#include <algorithm>
+#include <cstdint>
+
+#include <hwy/cache_control.h>
+#include <hwy/highway.h>
+
+#include "core/half.h"
+#include "core/kda_problem.h"
+#include "cpu/simd_math-inl.h"
+
+#if defined(PACKATTN_CPU_KDA_STATE_INL_H) == defined(HWY_TARGET_TOGGLE)
+#ifdef PACKATTN_CPU_KDA_STATE_INL_H
+#undef PACKATTN_CPU_KDA_STATE_INL_H
+#else
+#define PACKATTN_CPU_KDA_STATE_INL_H
+#endif
+
+HWY_BEFORE_NAMESPACE();
+namespace packattn::cpu::HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+/// Columns [first, first + count) of one head's state in one row of a state tensor.
+struct KdaStateColumns {
+  const TensorView& states;
+  StateLayout layout;
+  std::int64_t row, head, first, count;
+
+  std::int64_t offset() const { return row * states.stride(0) + head * states.stride(1); }
+};
+
+/// A vector whose 128-bit parts come from, or go to, rows that are `stride` elements apart.
+template <class D, class T>
+HWY_INLINE hn::Vec<D> gather_parts(D d, const T* from, std::int64_t stride) {
+  if constexpr (hn::MaxLanes(D()) == 4) {
+    return load_floats(d, from);
+  } else {
+    const hn::Half<D> half;
+    constexpr std::int64_t rows = hn::MaxLanes(half);
+    return hn::Combine(d, gather_parts(half, from + rows * stride, stride),
+                       gather_parts(half, from, stride));
+  }
+}
+template <class D, class T>
+HWY_INLINE void scatter_parts(D d, hn::Vec<D> x, T* to, std::int64_t stride) {
+  if constexpr (hn::MaxLanes(D()) == 4) {
+    store_floats(d, x, to);
+  } else {
+    const hn::Half<D> half;
+    constexpr std::int64_t rows = hn::MaxLanes(half);
+    scatter_parts(half, hn::LowerHalf(half, x), to, stride);
+    scatter_parts(half, hn::UpperHalf(half, x), to + rows * stride, stride);
+  }
+}
+
+/// Transposes the 4x4 matrices that lie in the 128-bit parts of four vectors; its own inverse.
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE void transpose_parts(D d, V (&x)[4]) {
+  const hn::Repartition<std::uint64_t, D> wide;
+  const auto w = [&](V v) HWY_ATTR { return hn::BitCast(wide, v); };
+  const V low01 = hn::InterleaveLower(d, x[0], x[1]), high01 = hn::InterleaveUpper(d, x[0], x[1]);
+  const V low23 = hn::InterleaveLower(d, x[2], x[3]), high23 = hn::InterleaveUpper(d, x[2], x[3]);
+  x[0] = hn::BitCast(d, hn::InterleaveLower(wide, w(low01), w(low23)));
+  x[1] = hn::BitCast(d, hn::InterleaveUpper(wide, w(low01), w(low23)));
+  x[2] = hn::BitCast(d, hn::InterleaveLower(wide, w(high01), w(high23)));
+  x[3] = hn::BitCast(d, hn::InterleaveUpper(wide, w(high01), w(high23)));
+}
+
+/// Columns [0, columns) x rows [0, K) of a state in v_first order, in steps of one vector of
+/// columns and four rows as far as they go: f(column, row) where whole steps fit, one(column, row)
+/// elsewhere.
+template <class Whole, class One>
+HWY_INLINE void for_each_step(std::int64_t columns, std::int64_t K, Whole&& whole, One&& one) {
+  constexpr std::int64_t lanes = hn::MaxLanes(hn::ScalableTag<float>());
+  const std::int64_t whole_columns = columns / lanes * lanes, whole_rows = K / 4 * 4;
+  for (std::int64_t j = 0; j < whole_columns; j += lanes) {
+    for (std::int64_t d = 0; d < whole_rows; d += 4) whole(j, d);
+  }
+  for (std::int64_t j = 0; j < columns; ++j) {
+    for (std::int64_t d = j < whole_columns ? whole_rows : 0; d < K; ++d) one(j, d);
+  }
+}
+
+/// Fills block[d * width + j], with zeros for j >= count.
+inline void load_state(const KdaStateColumns& from, std::int64_t K, std::int64_t width,
+                       float* block) {
+  with_float_type(from.states.dtype(), [&](auto type) HWY_ATTR {
+    using T = decltype(type);
+    const std::int64_t stride = from.states.stride(2);
+    const T* data = from.states.as<T>() + from.offset() +
+                    from.first * (from.layout == StateLayout::k_first ? 1 : stride);
+    if (from.layout == StateLayout::k_first) {
+      for (std::int64_t d = 0; d < K; ++d) {
+        widen(data + d * stride, static_cast<std::size_t>(from.count),
+              static_cast<std::size_t>(width), block + d * width);
+      }
+      return;
+    }
+    const hn::ScalableTag<float> df;
+    constexpr std::int64_t lanes = hn::MaxLanes(df);
+    if (from.count < width) std::fill_n(block, K * width, 0.0F);
+    for_each_step(
+        from.count, K,
+        [&](std::int64_t j, std::int64_t d) HWY_ATTR {
+          // The next columns' rows: too many streams for a hardware prefetcher.
+          if (d % 16 < 4 && j + 2 * lanes <= from.count) {
+            for (std::int64_t r = 0; r < lanes; ++r) {
+              hwy::Prefetch(data + (j + lanes + r) * stride + d);
+            }
+          }
+          hn::Vec<decltype(df)> x[4];
+          for (int r = 0; r < 4; ++r) x[r] = gather_parts(df, data + (j + r) * stride + d, stride);
+          transpose_parts(df, x);
+          for (int r = 0; r < 4; ++r) hn::StoreU(x[r], df, block + (d + r) * width + j);
+        },
+        [&](std::int64_t j, std::int64_t d) { block[d * width + j] = load(data[j * stride + d]); });
+  });
+}
+
+/// The inverse: the one place where a state is rounded to the caller's type.
+inline void store_state(const KdaStateColumns& to, std::int64_t K, std::int64_t width,
+                        const float* block) {
+  with_float_type(to.states.dtype(), [&](auto type) HWY_ATTR {
+    using T = decltype(type);
+    const std::int64_t stride = to.states.stride(2);
+    T* data = to.states.as<T>() + to.offset() +
+              to.first * (to.layout == StateLayout::k_first ? 1 : stride);
+    if (to.layout == StateLayout::k_first) {
+      for (std::int64_t d = 0; d < K; ++d) {
+        narrow(block + d * width, static_cast<std::size_t>(to.count), data + d * stride);
+      }
+      return;
+    }
+    const hn::ScalableTag<float> df;
+    for_each_step(
+        to.count, K,
+        [&](std::int64_t j, std::int64_t d) HWY_ATTR {
+          hn::Vec<decltype(df)> x[4];
+          for (int r = 0; r < 4; ++r) x[r] = hn::LoadU(df, block + (d + r) * width + j);
+          transpose_parts(df, x);
+          for (int r = 0; r < 4; ++r) scatter_parts(df, x[r], data + (j + r) * stride + d, stride);
+        },
+        [&](std::int64_t j, std::int64_t d) {
+          data[j * stride + d] = store<T>(block[d * width + j]);
+        });
+  });
+}
+
+}  // namespace packattn::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif  // include guard per target
