@@ -34,6 +34,19 @@ struct Fault {
   std::string help;      ///< what to do about it
 };
 
+/// The parts of a fault that its raise site knows.
+struct FaultFields {
+  std::string argument = {};
+  std::string position = {};
+  std::string value = {};
+  std::string limit = {};
+  std::string note = {};
+};
+
+/// A fault with its message and help worded by the catalogue; for programs that add checks of
+/// their own, as the command line and the Python package do.
+PACKATTN_EXPORT Fault make_fault(Code code, FaultFields fields);
+
 /// "PA2007"
 PACKATTN_EXPORT std::string code_id(Code code);
 

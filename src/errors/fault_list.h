@@ -1,25 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <string>
 #include <utility>
 #include <vector>
 
 #include "packattn/error.h"
 
 namespace packattn {
-
-/// The parts of a fault that its raise site knows; message and help come from the catalogue.
-struct FaultFields {
-  std::string argument = {};
-  std::string position = {};
-  std::string value = {};
-  std::string limit = {};
-  std::string note = {};
-};
-
-/// A fault with its message and help rendered from the catalogue's templates.
-Fault make_fault(Code code, FaultFields fields);
 
 /// Collects the faults of one call, so that all of them are reported at once.
 class FaultList {
