@@ -40,9 +40,8 @@ struct Case {
   }
 };
 
-const std::vector<std::int64_t> skew{1300, 547, 2048, 963, 271, 3063};
-
 std::vector<Case> cases() {
+  const std::vector<std::int64_t> skew{1300, 547, 2048, 963, 271, 3063};
   const auto f32 = DType::f32, f16 = DType::f16, bf16 = DType::bf16;
   const std::vector<std::int64_t> each64(64, 256), one64(64, 1), k4096(8, 4096), one8(8, 1);
   return {

@@ -91,6 +91,7 @@ double measure_copy(int threads) {
   for (int i = 0; i < 8; ++i) {
     const double start = seconds();
     std::vector<std::thread> workers;
+    workers.reserve(count);
     for (std::size_t t = 0; t < count; ++t) {
       workers.emplace_back([&, t] {
         std::memcpy(to.get() + bytes / count * t, from.get() + bytes / count * t, bytes / count);

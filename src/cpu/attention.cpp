@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <numbers>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -147,8 +148,14 @@ std::shared_ptr<const Plan> make_plan(const TileKernel& kernel, const AttentionC
       }
     }
   }
-  std::stable_sort(costs.begin(), costs.end(),
-                   [](const auto& a, const auto& b) { return a.first > b.first; });
+  // Equal costs keep their order, so that work on the same keys stays together.
+  std::sort(costs.begin(), costs.end(), [](const auto& a, const auto& b) {
+    const auto key = [](const auto& cost) {
+      const Work& w = cost.second;
+      return std::tuple(-cost.first, w.sequence, w.row_begin, w.split_begin);
+    };
+    return key(a) < key(b);
+  });
   for (const auto& cost : costs) plan->work.push_back(cost.second);
 
   Cutter size;

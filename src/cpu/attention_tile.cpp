@@ -176,31 +176,28 @@ float soften_row(const ScoreRule& rule, KeyRange keys, KeyRange block, float* sc
   return rescale;
 }
 
-/// Fetches the next tile's keys and values into the cache, a few rows between one block and the
-/// next: all at once they would take as long as the memory does, and nothing would overlap.
+/// Fetches rows that are packed next into the cache, a few between one block and the next: all at
+/// once they would take as long as the memory does, and nothing would overlap.
 class Ahead {
  public:
-  Ahead(const AttentionTile& tile, std::int64_t first, std::int64_t blocks)
-      : tile_(tile),
-        next_(first),
-        end_(std::min(first + key_tile, tile.rows.back().visible.end)),
-        step_((key_tile + blocks - 1) / blocks) {}
+  Ahead(const KeyRows& rows, std::int64_t begin, std::int64_t end, std::int64_t bytes,
+        std::int64_t steps)
+      : rows_(rows),
+        next_(begin),
+        end_(end),
+        bytes_(bytes),
+        rows_a_step_((key_tile - 1) / steps + 1) {}
 
   void step() {
-    const auto size = static_cast<std::int64_t>(size_of(tile_.problem.dtype));
-    for (const std::int64_t stop = std::min(next_ + step_, end_); next_ < stop; ++next_) {
-      fetch(tile_.k[next_], tile_.problem.head_dim * size);
-      fetch(tile_.v[next_], tile_.problem.value_dim * size);
+    for (const std::int64_t stop = std::min(next_ + rows_a_step_, end_); next_ < stop; ++next_) {
+      const std::byte* row = rows_[next_];
+      for (std::int64_t at = 0; at < bytes_; at += 64) __builtin_prefetch(row + at, 0, 2);
     }
   }
 
  private:
-  static void fetch(const std::byte* row, std::int64_t bytes) {
-    for (std::int64_t at = 0; at < bytes; at += 64) __builtin_prefetch(row + at, 0, 2);
-  }
-
-  const AttentionTile& tile_;
-  std::int64_t next_, end_, step_;
+  const KeyRows& rows_;
+  std::int64_t next_, end_, bytes_, rows_a_step_;
 };
 
 /// One tile of keys for all rows: score, soften, gather.
@@ -214,18 +211,18 @@ void attend_keys(const AttentionTile& tile, TileKeys keys, const TileScratch& w)
         static_cast<std::size_t>(std::min<std::int64_t>(block_rows, rows - r)));
   };
 
-  const bool finite = with_float_type(tile.problem.dtype, [&]<class T>(T) {
-    pack_keys<T>(tile, keys.first, {keys.begin, keys.end}, w);
-    return pack_values<T>(tile, keys.first, {keys.begin, keys.end}, w);
-  });
+  const auto size = static_cast<std::int64_t>(size_of(tile.problem.dtype));
+  const std::int64_t blocks = (rows + block_rows - 1) / block_rows;
 
-  Ahead ahead(tile, keys.first + key_tile,
-              (key_tile + columns) / panel * ((rows + block_rows - 1) / block_rows));
+  with_float_type(tile.problem.dtype,
+                  [&]<class T>(T) { pack_keys<T>(tile, keys.first, {keys.begin, keys.end}, w); });
+  Ahead values_ahead(tile.v, keys.first + keys.begin, keys.first + keys.end,
+                     tile.problem.value_dim * size, key_tile / panel * blocks);
   for (std::int64_t p = keys.begin / panel * panel; p < keys.end; p += panel) {
     for (std::int64_t r = 0; r < rows; r += block_rows) {
       const auto block = block_at(r);
       const KeyRange seen = keys.of(block);
-      ahead.step();
+      values_ahead.step();
       if (seen.empty() || seen.end <= p || seen.begin >= p + panel) continue;
       with_block(std::ssize(block), [&](auto n) HWY_ATTR {
         score_block<n()>(w.q + r * depth, w.keys + p * depth, depth, w.scores + r * key_tile + p);
@@ -242,6 +239,12 @@ void attend_keys(const AttentionTile& tile, TileKeys keys, const TileScratch& w)
                               scores, w.part.maximum[r], w.part.sum[r]);
   }
 
+  const bool finite = with_float_type(tile.problem.dtype, [&]<class T>(T) {
+    return pack_values<T>(tile, keys.first, {keys.begin, keys.end}, w);
+  });
+  const std::int64_t next = keys.first + key_tile;
+  Ahead keys_ahead(tile.k, next, std::min(next + key_tile, tile.rows.back().visible.end),
+                   tile.problem.head_dim * size, columns / panel * blocks);
   for (std::int64_t c = 0; c < columns; c += panel) {
     const float* panel_v = w.values + c / panel * (key_tile * panel + panel_gap);
     for (std::int64_t r = 0; r < rows; r += block_rows) {
@@ -252,7 +255,7 @@ void attend_keys(const AttentionTile& tile, TileKeys keys, const TileScratch& w)
                           seen.end - seen.begin, w.rescale + row, w.part.values + row * columns + c,
                           columns);
       };
-      ahead.step();
+      keys_ahead.step();
       if (finite) {
         with_block(std::ssize(block), [&](auto n) HWY_ATTR { gather(n, r, keys.of(block)); });
         continue;

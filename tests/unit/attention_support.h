@@ -20,7 +20,7 @@ namespace packattn::test {
 class FloatTensor {
  public:
   FloatTensor() = default;
-  FloatTensor(DType dtype, std::vector<std::int64_t> shape) : dtype_(dtype), shape_(shape) {
+  FloatTensor(DType dtype, const std::vector<std::int64_t>& shape) : dtype_(dtype), shape_(shape) {
     std::size_t count = 1;
     for (const std::int64_t size : shape) count *= static_cast<std::size_t>(size);
     bytes_.resize(count * size_of(dtype) + 1);  // never null

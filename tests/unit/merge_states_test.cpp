@@ -111,11 +111,10 @@ TEST(MergeStates, EveryFaultAtOnce) {
   FloatTensor short_lse(DType::f32, {heads, tokens - 1}), half_lse(DType::f16, {heads, tokens});
   const std::vector<Fault> faults = check_merge_states(
       {a.out.view(), short_lse.view(), b.out.view(), half_lse.view(), b.out.view(), {}});
-  std::vector<Code> codes;
-  for (const Fault& fault : faults) codes.push_back(fault.code);
   for (const Code code : {Code::tensor_shape, Code::tensor_dtype_mismatch, Code::tensor_dtype,
                           Code::outputs_overlap, Code::tensor_missing}) {
-    EXPECT_EQ(std::count(codes.begin(), codes.end(), code), 1) << code_id(code);
+    const auto same = [&](const Fault& fault) { return fault.code == code; };
+    EXPECT_EQ(std::count_if(faults.begin(), faults.end(), same), 1) << code_id(code);
   }
   EXPECT_EQ(faults.size(), 5U) << render(faults);
   EXPECT_THROW(merge_states({}), Error);
