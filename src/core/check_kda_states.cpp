@@ -221,7 +221,7 @@ class StateChecker {
     checked_.column_slots.assign(
         checked_.sequences.size() * static_cast<std::size_t>(p().slot_columns), -1);
     for (std::size_t n = 0; n < checked_.sequences.size(); ++n) resolve(n);
-    if (args_.state.present()) check_reads_of_written();
+    if (args_.state.present() && !duplicate_) check_reads_of_written();
   }
 
   void check_columns() {
@@ -303,6 +303,7 @@ class StateChecker {
   void note_write(std::size_t n, std::int64_t column, std::int64_t slot) {
     const auto [first, added] = writer_.try_emplace(slot, n);
     if (added || !write_.given()) return;
+    duplicate_ = true;
     faults_.add(Code::slot_duplicate,
                 {.argument = std::string(write_.name),
                  .position = position(write_, n, column),
@@ -359,6 +360,7 @@ class StateChecker {
   const TensorView* write_pool_ = nullptr;
   Slots read_, write_;
   std::set<std::tuple<const TensorView*, std::size_t, std::int64_t>> reported_;
+  bool duplicate_ = false;
   std::unordered_map<std::int64_t, std::size_t> writer_;  ///< slot to the sequence that writes it
 };
 

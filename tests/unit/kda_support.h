@@ -4,10 +4,12 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <functional>
 #include <limits>
 #include <random>
+#include <string>
 #include <vector>
+
+#include <gtest/gtest.h>
 
 #include "packattn/kda.h"
 
@@ -202,8 +204,6 @@ inline double relative_error(const Owned& x, const std::vector<double>& y) {
   return std::sqrt(difference / norm);
 }
 
-using KdaRun =
-    std::function<void(const KdaArgs&, const PackedBatch&, const KdaOptions&, const Context&)>;
 inline void run_kda(Op op, const KdaArgs& args, const PackedBatch& batch, const KdaOptions& options,
                     const Context& context) {
   op == Op::kda_chunk ? kda_chunk(args, batch, options, context)
@@ -215,16 +215,25 @@ struct KdaImplementationName {
   Op op;
   std::string name;
 };
-inline std::vector<KdaImplementationName> kda_implementations() {
+inline std::vector<KdaImplementationName> kda_implementations(std::initializer_list<Op> ops = {
+                                                                  Op::kda_recurrent,
+                                                                  Op::kda_chunk}) {
   std::vector<KdaImplementationName> result;
   KdaCase probe(KdaShape{.lengths = {1}});
-  for (const Op op : {Op::kda_recurrent, Op::kda_chunk}) {
+  for (const Op op : ops) {
     const auto batch = probe.batch();
     for (const Verdict& v : why_kda(op, probe.args(), &batch, probe.options)) {
       if (!v.declined) result.push_back({op, v.implementation});
     }
   }
   return result;
+}
+
+/// Test names without the characters that GoogleTest does not take.
+inline std::string kda_test_name(const testing::TestParamInfo<KdaImplementationName>& row) {
+  std::string name = row.param.name;
+  for (char& x : name) x = std::isalnum(static_cast<unsigned char>(x)) != 0 ? x : '_';
+  return name;
 }
 
 }  // namespace packattn::test

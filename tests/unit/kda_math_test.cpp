@@ -16,12 +16,7 @@ void expect_right(KdaCase& c, const KdaImplementationName& which, double toleran
 
 class KdaEvery : public testing::TestWithParam<KdaImplementationName> {};
 
-INSTANTIATE_TEST_SUITE_P(, KdaEvery, testing::ValuesIn(kda_implementations()),
-                         [](const auto& implementation) {
-                           std::string name = implementation.param.name;
-                           for (char& x : name) x = std::isalnum(x) != 0 ? x : '_';
-                           return name;
-                         });
+INSTANTIATE_TEST_SUITE_P(, KdaEvery, testing::ValuesIn(kda_implementations()), kda_test_name);
 
 constexpr double fp32 = 5e-6;
 
