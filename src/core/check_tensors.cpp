@@ -52,9 +52,7 @@ bool overlaps_itself(const TensorView& t) {
 /// Two slices of one buffer, such as k and v of a fused projection, interleave without sharing
 /// elements: same row stride, and the columns of one end before those of the other begin.
 bool interleave(const TensorView& a, const TensorView& b) {
-  if (a.rank() < 2 || a.rank() != b.rank() || size_of(a.dtype()) != size_of(b.dtype())) {
-    return false;
-  }
+  if (a.rank() < 2 || b.rank() < 2 || size_of(a.dtype()) != size_of(b.dtype())) return false;
   const std::int64_t row = a.stride(0);
   if (row <= 0 || row != b.stride(0)) return false;
   const auto columns = [](const TensorView& t) {

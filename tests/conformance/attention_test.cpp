@@ -3,72 +3,18 @@
 // promises that do not depend on a particular input.
 #include <algorithm>
 #include <limits>
-#include <memory>
-#include <tuple>
 
 #include <gtest/gtest.h>
 
-#include "packattn/packattn.h"
-
-#include "support/attention_data.h"
+#include "conformance/attention_fixture.h"
 #include "support/compare.h"
-#include "support/coverage.h"
 #include "support/random.h"
 
 namespace packattn::test {
 namespace {
 
-using Parameter = std::tuple<std::string, AttentionCase>;
-
-class AttentionConformance : public testing::TestWithParam<Parameter> {
- protected:
-  AttentionConformance() : data_(std::get<1>(GetParam())) {}
-
-  void SetUp() override {
-    placement_ = std::make_unique<AttentionPlacement>(data_);
-    const auto declined = placement_->declined(implementation());
-    if (!takes(implementation(), declined)) {
-      expect_forced_is_refused(*declined);
-      GTEST_SKIP() << declined->message;
-    }
-  }
-
-  const std::string& implementation() const { return std::get<0>(GetParam()); }
-  const AttentionCase& shape() const { return data_.shape; }
-  std::vector<std::int64_t> out_shape(std::int64_t rows) const {
-    return {rows, shape().heads_q, shape().dv()};
-  }
-  std::vector<std::int64_t> lse_shape(std::int64_t rows) const { return {shape().heads_q, rows}; }
-
-  std::vector<AttentionResult> run(const AttentionData& data) {
-    return AttentionPlacement(data).run(implementation());
-  }
-
-  void expect_same(const AttentionResult& actual, const AttentionResult& expected,
-                   const std::string& what) {
-    const auto rows =
-        static_cast<std::int64_t>(expected.out.size()) / (shape().heads_q * shape().dv());
-    EXPECT_TRUE(same_bits(actual.out, expected.out, out_shape(rows))) << "out, " << what;
-    EXPECT_TRUE(same_bits(actual.lse, expected.lse, lse_shape(rows))) << "lse, " << what;
-  }
-
-  void expect_forced_is_refused(const Fault& reason) {
-    try {
-      placement_->run(implementation());
-      ADD_FAILURE() << implementation() << " ran what it declines";
-    } catch (const Error& error) {
-      EXPECT_EQ(error.code(), Code::implementation_declined);
-      EXPECT_NE(std::string(error.what()).find(reason.message), std::string::npos);
-    }
-  }
-
-  AttentionData data_;
-  std::unique_ptr<AttentionPlacement> placement_;
-};
-
 class CausalAttention : public AttentionConformance {};
 class ContinuedAttention : public AttentionConformance {};
-class SplitAttention : public AttentionConformance {};
 
 // Rows [begin, end) of a result.
 AttentionResult rows_of(const AttentionResult& r, const AttentionCase& c, std::int64_t rows,
@@ -189,91 +135,16 @@ TEST_P(ContinuedAttention, ChunkedPrefillAtAnyCutIsOneShot) {
   }
 }
 
-TEST_P(SplitAttention, SplitKeysAndMergedAreOneShot) {
-  for (std::size_t n = 0; n < data_.sequences.size(); ++n) {
-    const AttentionSequence& s = data_.sequences[n];
-    const std::int64_t cut = s.lk / 3;
-    AttentionData first = data_.only({});
-    first.shape.out_dtype = DType::f32;
-    first.shape.lse = true;
-    AttentionData second = first;
-    first.sequences.push_back(data_.cut(n, 0, s.lq, 0, cut));
-    second.sequences.push_back(data_.cut(n, 0, s.lq, cut, s.lk));
-    first.shape.sinks = false;  // the sink belongs to one part
-    if (shape().causal) {
-      first.shape.causal = false;
-      first.shape.window.right = s.lk - cut;
-    }
-    auto a = run(first)[0];
-    const auto b = run(second)[0];
-    const auto view = [](const std::vector<float>& values, std::vector<std::int64_t> dims) {
-      return TensorView(const_cast<float*>(values.data()), DType::f32, {}, dims);
-    };
-    merge_states({.out_a = view(a.out, out_shape(s.lq)),
-                  .lse_a = view(a.lse, lse_shape(s.lq)),
-                  .out_b = view(b.out, out_shape(s.lq)),
-                  .lse_b = view(b.lse, lse_shape(s.lq)),
-                  .out = view(a.out, out_shape(s.lq)),
-                  .lse = view(a.lse, lse_shape(s.lq))});
-    const AttentionOracle expected = data_.expected(n);
-    EXPECT_TRUE(
-        close(a.out, expected.out, out_shape(s.lq), attention_limits(shape().dtype, DType::f32)))
-        << "sequence " << n;
-    EXPECT_TRUE(lse_close(a.lse, expected.lse, lse_shape(s.lq))) << "sequence " << n;
-  }
-}
-
-TEST_P(AttentionConformance, WorkspaceAndProgressAreTheCallersIfWanted) {
-  const auto own = placement_->run(implementation());
-  Context context{.threads = 2, .implementation = implementation()};
-  const std::size_t bytes = attention_workspace_bytes(placement_->args(), placement_->batch(),
-                                                      placement_->options(), context);
-  Guarded memory(DType::u8, {static_cast<std::int64_t>(bytes)});
-  context.workspace = {memory.view().as<std::byte>(), bytes};
-  std::int64_t last = 0;
-  std::int64_t total = -1;
-  context.progress = [&](std::int64_t done, std::int64_t of) {
-    EXPECT_EQ(done, last + 1);
-    EXPECT_TRUE(total == -1 || total == of);
-    last = done;
-    total = of;
-  };
-  const auto given = placement_->run(context);
-  EXPECT_EQ(memory.damaged(), 0) << "bytes around the workspace were written";
-  EXPECT_TRUE(total == -1 || last == total) << last << " of " << total;
-  for (std::size_t n = 0; n < own.size(); ++n) {
-    expect_same(given[n], own[n], "sequence " + std::to_string(n));
-  }
-}
-
 // A row sees no later key.
 bool is_causal(const AttentionCase& c) { return c.causal; }
 // Rows keep their keys if the sequence is cut behind them.
 bool can_continue(const AttentionCase& c) { return c.causal && c.align == Align::bottom_right; }
-// What either part of the keys computes can be said as a call of its own.
-bool can_split(const AttentionCase& c) {
-  const bool plain = !c.window.left && !c.window.right && c.slopes == Slopes::none;
-  return plain && (!c.causal || c.align == Align::bottom_right);
-}
-
-std::vector<AttentionCase> only(bool (*wanted)(const AttentionCase&)) {
-  auto table = attention_table();
-  std::erase_if(table, [&](const AttentionCase& c) { return !wanted(c); });
-  return table;
-}
-auto every_implementation_on(const std::vector<AttentionCase>& table) {
-  return testing::Combine(testing::ValuesIn(implementations(Op::attention)),
-                          testing::ValuesIn(table));
-}
-std::string name_of(const testing::TestParamInfo<Parameter>& info) {
-  return test_name(std::get<0>(info.param) + "__" + std::get<1>(info.param).name);
-}
 INSTANTIATE_TEST_SUITE_P(All, AttentionConformance, every_implementation_on(attention_table()),
-                         name_of);
-INSTANTIATE_TEST_SUITE_P(All, CausalAttention, every_implementation_on(only(is_causal)), name_of);
+                         attention_name);
+INSTANTIATE_TEST_SUITE_P(All, CausalAttention, every_implementation_on(only(is_causal)),
+                         attention_name);
 INSTANTIATE_TEST_SUITE_P(All, ContinuedAttention, every_implementation_on(only(can_continue)),
-                         name_of);
-INSTANTIATE_TEST_SUITE_P(All, SplitAttention, every_implementation_on(only(can_split)), name_of);
+                         attention_name);
 
 }  // namespace
 }  // namespace packattn::test
