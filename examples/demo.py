@@ -58,7 +58,7 @@ def refused(code, scope, *, codes):
     except packattn.Error as error:
         say(textwrap.indent(str(error), "│ ", lambda line: True))
         found = [fault.code for fault in error.faults]
-        told = ", ".join(f"{n} x {code}" for code, n in Counter(found).items())
+        told = ", ".join(f"{n} x {code}" if n > 1 else code for code, n in Counter(found).items())
         expect(found == codes, f"refused before anything ran: {told}")
     else:
         expect(False, f"the call is refused with {', '.join(codes)}")
