@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <iostream>
+#include <iterator>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <nlohmann/json.hpp>
+
+#include "commands.h"
+#include "fault.h"
+
+namespace packattn::cli {
+namespace {
+
+using nlohmann::ordered_json;
+
+std::string text_of(const ExplainRequest& request) {
+  if (!request.words.empty()) return fmt::format("{}", fmt::join(request.words, " "));
+  return {std::istreambuf_iterator<char>(std::cin), {}};
+}
+
+const RecordSummary& record_of(const Match& match) {
+  for (const RecordSummary& record : records()) {
+    if (record.id == match.id) return record;
+  }
+  fail(Code::internal, {.argument = "explain", .value = "a match without a record"});
+}
+
+std::string title_of(const Match& match) {
+  const RecordSummary& record = record_of(match);
+  return fmt::format("{:<18} {}  {}", record.code.empty() ? record.id : record.code, record.message,
+                     record.code.empty() ? record.repo : "");
+}
+
+void print_json(const std::vector<Match>& matches) {
+  auto list = ordered_json::array();
+  for (const Match& match : matches) {
+    ordered_json captures = ordered_json::object();
+    for (std::size_t i = 0; i < match.captures.size(); ++i) {
+      captures[match.placeholders[i]] = match.captures[i];
+    }
+    list.push_back({{"score", match.score},
+                    {"captures", captures},
+                    {"document", ordered_json::parse(record_json(match.id))}});
+  }
+  fmt::print("{}\n", list.dump(2, ' ', false, ordered_json::error_handler_t::replace));
+}
+
+}  // namespace
+
+int explain_command(const ExplainRequest& request) {
+  const std::string text = text_of(request);
+  const std::vector<Match> matches = find_records(text);
+  if (matches.empty()) {
+    const std::string shown = text.size() > 80 ? text.substr(0, 80) + "..." : text;
+    fail(Code::record_unknown, {.value = fmt::format("\"{}\"", shown)});
+  }
+  if (request.json) {
+    print_json(matches);
+    return exit_ok;
+  }
+
+  const Match& best = matches.front();
+  if (best.score < 1) fmt::print("No record has this message; the nearest by its words:\n\n");
+  fmt::print("{}", record_page(best.id));
+  for (std::size_t i = 0; i < best.captures.size(); ++i) {
+    if (i == 0) fmt::print("\nIn your message:\n");
+    fmt::print("  {} = {}\n", best.placeholders[i], best.captures[i]);
+  }
+  for (std::size_t i = 1; i < matches.size(); ++i) {
+    if (i == 1) fmt::print("\nOther records that are near:\n");
+    fmt::print("  {}\n", title_of(matches[i]));
+  }
+  return exit_ok;
+}
+
+int errors_command(const ErrorsRequest& request) {
+  auto list = ordered_json::array();
+  for (const RecordSummary& record : records()) {
+    const bool tagged =
+        request.tag.empty() || std::ranges::find(record.tags, request.tag) != record.tags.end();
+    const bool of_repo = record.repo.find(request.repo) != std::string_view::npos;
+    const bool severe = request.severity.empty() || record.severity == request.severity;
+    if (!tagged || !of_repo || !severe) continue;
+    if (request.json) {
+      list.push_back(ordered_json::parse(record_json(record.id)));
+      continue;
+    }
+    const std::string_view name = record.code.empty() ? record.id : record.code;
+    const std::string repo = record.code.empty() ? fmt::format("  ({})", record.repo) : "";
+    fmt::print("{:<18} {}{}\n", name, record.message, repo);
+  }
+  if (request.json) fmt::print("{}\n", list.dump());
+  return exit_ok;
+}
+
+}  // namespace packattn::cli

@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "input.h"
+
+#include <utility>
+
+namespace packattn::cli {
+namespace {
+
+constexpr std::string_view option_prefix = "packattn.";
+
+/// Tensors of each argument group under the names that files use.
+template <class Group>
+using Fields = std::vector<std::pair<const char*, TensorView Group::*>>;
+
+const Fields<AttentionArgs> attention_fields{
+    {"q", &AttentionArgs::q}, {"k", &AttentionArgs::k}, {"v", &AttentionArgs::v}};
+const Fields<AttentionOptions> attention_option_fields{
+    {"alibi_slopes", &AttentionOptions::alibi_slopes}, {"sinks", &AttentionOptions::sinks}};
+const Fields<KdaArgs> kda_fields{{"q", &KdaArgs::q},
+                                 {"k", &KdaArgs::k},
+                                 {"v", &KdaArgs::v},
+                                 {"g", &KdaArgs::g},
+                                 {"beta", &KdaArgs::beta},
+                                 {"A_log", &KdaArgs::A_log},
+                                 {"dt_bias", &KdaArgs::dt_bias},
+                                 {"state", &KdaArgs::state},
+                                 {"initial_state", &KdaArgs::initial_state},
+                                 {"slots", &KdaArgs::slots},
+                                 {"read_slots", &KdaArgs::read_slots},
+                                 {"write_slots", &KdaArgs::write_slots},
+                                 {"num_accepted_tokens", &KdaArgs::num_accepted_tokens}};
+const Fields<BatchSpec> batch_fields{{"cu_seqlens_q", &BatchSpec::cu_seqlens_q},
+                                     {"cu_seqlens_k", &BatchSpec::cu_seqlens_k},
+                                     {"host_q", &BatchSpec::host_q},
+                                     {"host_k", &BatchSpec::host_k},
+                                     {"lengths_q", &BatchSpec::lengths_q},
+                                     {"lengths_k", &BatchSpec::lengths_k},
+                                     {"starts_q", &BatchSpec::starts_q},
+                                     {"starts_k", &BatchSpec::starts_k},
+                                     {"seqlens_k", &BatchSpec::seqlens_k},
+                                     {"block_table", &BatchSpec::block_table},
+                                     {"padding_mask_q", &BatchSpec::padding_mask_q},
+                                     {"padding_mask_k", &BatchSpec::padding_mask_k},
+                                     {"position_ids", &BatchSpec::position_ids}};
+
+}  // namespace
+
+Input::Input(const std::filesystem::path& path) {
+  if (path.extension() == ".json") {
+    description_ = read_description(path);
+    options_ = description_.options;
+    return;
+  }
+  file_.emplace(path);
+  for (const auto& [key, value] : file_->metadata()) {
+    if (key.starts_with(option_prefix)) options_[key.substr(option_prefix.size())] = value;
+  }
+}
+
+std::vector<std::string> Input::names() const {
+  if (file_) return file_->names();
+  std::vector<std::string> names;
+  for (const auto& tensor : description_.tensors) names.push_back(tensor.first);
+  return names;
+}
+
+TensorView Input::find(const std::string& name) const {
+  if (file_) return file_->contains(name) ? file_->tensor(name) : TensorView{};
+  const auto found = description_.tensors.find(name);
+  return found == description_.tensors.end() ? TensorView{} : found->second;
+}
+
+void Input::bind(Call& call) const {
+  std::vector<Fault> missing;
+  const auto need = [&](const char* name) {
+    if (!file_ || file_->contains(name)) return;
+    try {
+      static_cast<void>(file_->tensor(name));
+    } catch (const Error& error) {
+      missing.push_back(error.faults().front());
+    }
+  };
+  for (const char* name : {"q", "k", "v"}) need(name);
+  if (call.op != Op::attention) {
+    for (const char* name : {"g", "beta"}) need(name);
+  }
+  if (!missing.empty()) throw Error(std::move(missing));
+
+  const auto fill = [&](auto& group, const auto& fields) {
+    for (const auto& [name, field] : fields) group.*field = find(name);
+  };
+  if (call.op == Op::attention) {
+    fill(call.attention, attention_fields);
+    fill(call.attention_options, attention_option_fields);
+  } else {
+    fill(call.kda, kda_fields);
+  }
+  fill(call.spec, batch_fields);
+  // Self-attention files often have one set of boundaries, without a suffix.
+  if (!call.spec.cu_seqlens_q.present()) call.spec.cu_seqlens_q = find("cu_seqlens");
+  for (const auto& [name, field] : batch_fields) {
+    call.has_batch = call.has_batch || (call.spec.*field).present();
+  }
+}
+
+}  // namespace packattn::cli

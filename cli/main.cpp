@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <functional>
+#include <new>
+#include <string>
+
+#include <CLI/App.hpp>
+#include <CLI/Config.hpp>
+#include <CLI/Formatter.hpp>
+#include <fmt/format.h>
+
+#include "packattn/version.h"
+
+#include "commands.h"
+#include "fault.h"
+
+namespace packattn::cli {
+namespace {
+
+constexpr const char* tensor_help =
+    "The file is in safetensors form and holds the tensors under the names of the arguments: q, k, "
+    "v, cu_seqlens_q (or cu_seqlens), cu_seqlens_k, lengths_q, seqlens_k, block_table, ...; for "
+    "KDA "
+    "g, beta, A_log, dt_bias, state, initial_state, slots, ... Options may also stand in its "
+    "metadata, as packattn.<option>.";
+constexpr const char* description_help =
+    " A .json file describes a call without its data: {\"tensors\": {\"q\": {\"dtype\": \"bf16\", "
+    "\"shape\": [20, 4, 64]}, ..., \"cu_seqlens_q\": [0, 12, 20]}, \"options\": {\"causal\": "
+    "true}}.";
+
+class CommandLine {
+ public:
+  CommandLine() {
+    app_.set_version_flag("--version", std::string(version()));
+    app_.require_subcommand(1);
+    app_.footer(
+        "Exit status: 0 done; 1 a file, memory or a device failed; 2 the call or the command "
+        "line is wrong.");
+    add_run();
+    add_check();
+    add_why();
+    add_explain();
+    add_errors();
+    add_info();
+  }
+
+  int operator()(int count, char** arguments) {
+    try {
+      app_.parse(count, arguments);
+    } catch (const CLI::CallForHelp& help) {
+      return app_.exit(help);
+    } catch (const CLI::CallForAllHelp& help) {
+      return app_.exit(help);
+    } catch (const CLI::CallForVersion& asked) {
+      return app_.exit(asked);
+    } catch (const CLI::ParseError& error) {
+      fail(Code::command_line, {.argument = "packattn", .value = error.what()});
+    }
+    return chosen_();
+  }
+
+  bool json() const { return call_.json || explain_.json || errors_.json || info_.json; }
+
+ private:
+  CLI::App* add(const std::string& name, const std::string& about, std::function<int()> command) {
+    CLI::App* added = app_.add_subcommand(name, about);
+    added->callback([this, command = std::move(command)] { chosen_ = command; });
+    return added;
+  }
+
+  CLI::App* add_call(const std::string& name, const std::string& about,
+                     std::function<int()> command) {
+    CLI::App* added = add(name, about, std::move(command));
+    added->add_option("file", call_.input, "safetensors file with the tensors of the call")
+        ->required();
+    added->add_flag("--json", call_.json, "result, or faults, as JSON");
+    add_option_flags(*added, call_.options);
+    return added;
+  }
+
+  void add_run() {
+    CLI::App* run = add_call("run", "Compute packed attention or KDA on the tensors of a file",
+                             [this] { return run_command(call_); });
+    run->add_option("-o,--out,--output", call_.output, "safetensors file for the results");
+    run->add_flag("--quiet", call_.quiet, "no progress, no summary");
+    run->footer(tensor_help);
+  }
+  void add_check() {
+    add_call("check", "List every fault of a call, without computing anything", [this] {
+      return check_command(call_);
+    })->footer(std::string(tensor_help) + description_help);
+  }
+  void add_why() {
+    add_call("why", "Say of each implementation whether it takes a call, or why not", [this] {
+      return why_command(call_);
+    })->footer(std::string(tensor_help) + description_help);
+  }
+  void add_explain() {
+    CLI::App* explain =
+        add("explain", "Explain an error: a code, an id, a slug or a pasted message",
+            [this] { return explain_command(explain_); });
+    explain->add_option("text", explain_.words, "PA2007, or any message (default: standard input)");
+    explain->add_flag("--json", explain_.json, "the matches with their records as JSON");
+  }
+  void add_errors() {
+    CLI::App* errors =
+        add("errors", "List the error reference", [this] { return errors_command(errors_); });
+    errors->add_flag("--json", errors_.json, "all records, complete, as JSON");
+    errors->add_option("--tag", errors_.tag, "only records with this tag");
+    errors->add_option("--repo", errors_.repo,
+                       "only errors of this repository, or part of its name");
+    errors->add_option("--severity", errors_.severity, "only error or only warning")
+        ->check(CLI::IsMember({"error", "warning"}));
+  }
+  void add_info() {
+    CLI::App* info = add("info", "Show version, processor and implementations, or a file's tensors",
+                         [this] { return info_command(info_); });
+    info->add_option("file", info_.input, "safetensors file to list");
+    info->add_flag("--json", info_.json, "as JSON");
+  }
+
+  CLI::App app_{"Attention over packed variable-length batches", "packattn"};
+  CallRequest call_;
+  ExplainRequest explain_;
+  ErrorsRequest errors_;
+  InfoRequest info_;
+  std::function<int()> chosen_;
+};
+
+}  // namespace
+}  // namespace packattn::cli
+
+int main(int count, char** arguments) {
+  using namespace packattn;
+  cli::CommandLine command_line;
+  try {
+    return command_line(count, arguments);
+  } catch (const Error& error) {
+    return cli::report(error.faults(), command_line.json());
+  } catch (const std::bad_alloc&) {
+    const Fault fault = make_fault(Code::out_of_memory, {.value = "an unknown number of"});
+    return cli::report({fault}, command_line.json());
+  } catch (const std::exception& error) {
+    const Fault fault =
+        make_fault(Code::internal, {.argument = "the command line", .value = error.what()});
+    return cli::report({fault}, command_line.json());
+  }
+}

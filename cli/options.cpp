@@ -1,0 +1,210 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "options.h"
+
+#include <algorithm>
+#include <charconv>
+#include <initializer_list>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include <CLI/App.hpp>
+#include <CLI/Config.hpp>
+#include <CLI/Formatter.hpp>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+namespace packattn::cli {
+namespace {
+
+/// Takes a text into its field; what is allowed if it does not fit, else empty.
+using Text = const std::string&;
+using Setter = std::string (*)(Call& call, Text text);
+
+enum class For { any, attention, kda };
+
+struct OptionRow {
+  const char* name;
+  For op;
+  bool flag;  ///< true or false; the command line gives it without a value
+  const char* help;
+  Setter set;
+};
+
+template <class T>
+std::string number(const std::string& text, T& target) {
+  const char* end = text.data() + text.size();
+  const auto [stop, error] = std::from_chars(text.data(), end, target);
+  if (error == std::errc{} && stop == end && !text.empty()) return {};
+  return std::is_integral_v<T> ? "a whole number" : "a number";
+}
+
+template <class T>
+std::string number(const std::string& text, std::optional<T>& target) {
+  T value{};
+  std::string allowed = number(text, value);
+  if (allowed.empty()) target = value;
+  return allowed;
+}
+
+template <class T>
+std::string choice(const std::string& text, T& target,
+                   std::initializer_list<std::pair<const char*, T>> choices) {
+  std::vector<const char*> names;
+  for (const auto& [name, value] : choices) {
+    if (text == name) {
+      target = value;
+      return {};
+    }
+    names.push_back(name);
+  }
+  return fmt::format("{}", fmt::join(names, ", "));
+}
+
+template <class T>
+std::string truth(const std::string& text, T& target) {
+  return choice<bool>(text, target, {{"true", true}, {"false", false}});
+}
+
+const OptionRow rows[] = {
+    {"softmax_scale", For::attention, false, "factor of the scores (default 1 / sqrt(D))",
+     [](Call& c, Text t) { return number(t, c.attention_options.softmax_scale); }},
+    {"causal", For::attention, true, "a query sees no later key",
+     [](Call& c, Text t) { return truth(t, c.attention_options.causal); }},
+    {"align", For::attention, false, "bottom_right or top_left: where the diagonal runs into",
+     [](Call& c, Text t) {
+       return choice(t, c.attention_options.align,
+                     {{"bottom_right", Align::bottom_right}, {"top_left", Align::top_left}});
+     }},
+    {"window_left", For::attention, false, "keys seen before the diagonal",
+     [](Call& c, Text t) { return number(t, c.attention_options.window.left); }},
+    {"window_right", For::attention, false, "keys seen after the diagonal",
+     [](Call& c, Text t) { return number(t, c.attention_options.window.right); }},
+    {"softcap", For::attention, false, "bound of the scores, 0 for none",
+     [](Call& c, Text t) { return number(t, c.attention_options.softcap); }},
+    {"lse", For::attention, true, "write lse too (default)",
+     [](Call& c, Text t) { return truth(t, c.lse); }},
+    {"scale", For::kda, false, "factor of q (default 1 / sqrt(K))",
+     [](Call& c, Text t) { return number(t, c.kda_options.scale); }},
+    {"gate", For::kda, false, "given, softplus or bounded: what g is",
+     [](Call& c, Text t) {
+       return choice(t, c.kda_options.gate,
+                     {{"given", GateKind::given},
+                      {"softplus", GateKind::softplus},
+                      {"bounded", GateKind::bounded}});
+     }},
+    {"beta_kind", For::kda, false, "given, sigmoid or two_sigmoid: what beta is",
+     [](Call& c, Text t) {
+       return choice(t, c.kda_options.beta,
+                     {{"given", BetaKind::given},
+                      {"sigmoid", BetaKind::sigmoid},
+                      {"two_sigmoid", BetaKind::two_sigmoid}});
+     }},
+    {"lower_bound", For::kda, false, "of the bounded gate (default -5)",
+     [](Call& c, Text t) { return number(t, c.kda_options.lower_bound); }},
+    {"l2norm", For::kda, true, "normalise q and k first",
+     [](Call& c, Text t) { return truth(t, c.kda_options.l2norm); }},
+    {"state_layout", For::kda, false, "k_first or v_first: order of a state's last dimensions",
+     [](Call& c, Text t) {
+       return choice(t, c.kda_options.state_layout,
+                     {{"k_first", std::optional(StateLayout::k_first)},
+                      {"v_first", std::optional(StateLayout::v_first)}});
+     }},
+    {"null_slot", For::kda, false, "slot that skips its sequence (default -1)",
+     [](Call& c, Text t) { return number(t, c.kda_options.null_slot); }},
+    {"chunk_size", For::kda, false, "16, 32 or 64, of kda_chunk",
+     [](Call& c, Text t) { return number(t, c.kda_options.chunk_size); }},
+    {"final_state", For::kda, true, "write the final states, also without initial ones",
+     [](Call& c, Text t) { return truth(t, c.final_state); }},
+    {"chunk_states", For::kda, true, "write the states at chunk starts (kda_chunk)",
+     [](Call& c, Text t) { return truth(t, c.chunk_states); }},
+    {"fp32_out", For::any, true, "out in fp32 instead of q's dtype",
+     [](Call& c, Text t) { return truth(t, c.fp32_out); }},
+    {"max_seqlen_q", For::any, false, "checked against the lengths",
+     [](Call& c, Text t) { return number(t, c.spec.max_seqlen_q); }},
+    {"max_seqlen_k", For::any, false, "checked against the lengths",
+     [](Call& c, Text t) { return number(t, c.spec.max_seqlen_k); }},
+    {"capacity", For::any, true, "rows that belong to no sequence are allowed",
+     [](Call& c, Text t) { return truth(t, c.spec.capacity); }},
+    {"threads", For::any, false, "CPU threads, 0 for all",
+     [](Call& c, Text t) { return number(t, c.context.threads); }},
+    {"implementation", For::any, false, "run this one, or be told why not",
+     [](Call& c, Text t) {
+       c.context.implementation = t;
+       return std::string{};
+     }},
+};
+
+bool fits(const OptionRow& row, Op op) {
+  return row.op == For::any || (row.op == For::attention) == (op == Op::attention);
+}
+
+std::string dashed(std::string name) {
+  std::ranges::replace(name, '_', '-');
+  return name;
+}
+
+std::string known_options(Op op) {
+  std::vector<const char*> names;
+  for (const OptionRow& row : rows) {
+    if (fits(row, op)) names.push_back(row.name);
+  }
+  return fmt::format("{}", fmt::join(names, ", "));
+}
+
+}  // namespace
+
+void add_option_flags(CLI::App& command, OptionTexts& given) {
+  command.add_option_function<std::string>(
+      "--op", [&given](const std::string& text) { given["op"] = text; },
+      "attention, kda_recurrent or kda_chunk (default: what the tensors fit)");
+  for (const OptionRow& row : rows) {
+    const std::string name = row.name;
+    CLI::Option* option = nullptr;
+    if (row.flag) {
+      const auto flag = [&given, name](std::int64_t count) {
+        given[name] = count > 0 ? "true" : "false";
+      };
+      option =
+          command.add_flag_function(fmt::format("--{0},!--no-{0}", dashed(name)), flag, row.help);
+    } else {
+      const auto take = [&given, name](const std::string& text) { given[name] = text; };
+      option = command.add_option_function<std::string>("--" + dashed(name), take, row.help);
+    }
+    option->group(row.op == For::any ? "Call" : row.op == For::kda ? "KDA" : "Attention");
+  }
+}
+
+Op parse_op(const std::string& name) {
+  Op op{};
+  const std::string allowed = choice(name, op,
+                                     {{"attention", Op::attention},
+                                      {"kda_recurrent", Op::kda_recurrent},
+                                      {"kda_chunk", Op::kda_chunk}});
+  if (allowed.empty()) return op;
+  throw Error(
+      {make_fault(Code::option_value, {.argument = "op", .value = name, .limit = allowed})});
+}
+
+void apply_options(Call& call, const OptionTexts& options) {
+  std::vector<Fault> faults;
+  for (const auto& [name, text] : options) {
+    if (name == "op") continue;
+    const auto* row =
+        std::ranges::find(rows, name, [](const OptionRow& r) { return std::string(r.name); });
+    if (row == std::end(rows) || !fits(*row, call.op)) {
+      faults.push_back(make_fault(
+          Code::option_unknown,
+          {.argument = name, .position = to_string(call.op), .limit = known_options(call.op)}));
+      continue;
+    }
+    const std::string allowed = row->set(call, text);
+    if (!allowed.empty()) {
+      faults.push_back(
+          make_fault(Code::option_value, {.argument = name, .value = text, .limit = allowed}));
+    }
+  }
+  if (!faults.empty()) throw Error(std::move(faults));
+}
+
+}  // namespace packattn::cli
