@@ -1,9 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cuda/cuda.h"
+#include "cuda/simt_attention.h"
 
 namespace packattn::cuda {
 
-std::span<const AttentionImplementation> attention() { return {}; }
+// Best first.
+std::span<const AttentionImplementation> attention() {
+  static const AttentionImplementation rows[] = {simt_attention()};
+  return rows;
+}
 std::span<const KdaImplementation> kda_recurrent() { return {}; }
 std::span<const KdaImplementation> kda_chunk() { return {}; }
 
