@@ -23,6 +23,9 @@ HEAD = """// SPDX-License-Identifier: Apache-2.0
 
 namespace packattn {
 namespace {
+
+using namespace std::string_view_literals;
+
 """
 
 
@@ -45,7 +48,8 @@ def c_string(text):
             cut -= 1
         pieces.append(text[:cut])
         text = text[cut:]
-    return "\n    ".join(f'"{piece}"' for piece in [*pieces, text])
+    # The sv literal knows its length; counting it would exceed what a compiler evaluates.
+    return "\n    ".join(f'"{piece}"' for piece in [*pieces, text]) + "sv"
 
 
 def sized(text):
