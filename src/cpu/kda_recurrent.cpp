@@ -189,50 +189,12 @@ void run_tile(const KdaInputs& in, const KdaProblem& p, std::int64_t first, std:
   std::copy_n(w.token(count - 1).k, w.K, w.last_k);
 }
 
-void write_outputs(const KdaCall& call, const KdaItem& item, std::int64_t first, std::int64_t count,
-                   const Scratch& w) {
-  const TensorView& out = call.args.out;
-  const KdaSequence& s = call.sequences[item.sequence];
-  with_float_type(out.dtype(), [&](auto type) HWY_ATTR {
-    for (std::int64_t t = 0; t < count; ++t) {
-      narrow(w.v + t * w.C, static_cast<std::size_t>(item.columns),
-             out.as<decltype(type)>() + kda_token_offset(out, s, first + t, item.head) +
-                 item.first_column);
-    }
-  });
-}
-
-/// Calls f(columns of the state tensor, block of the scratch state) for every column block.
-template <class F>
-void for_each_block(const KdaCall& call, const TensorView& states, std::int64_t row,
-                    const KdaItem& item, const Scratch& w, F&& f) {
-  for (std::int64_t c = 0; c < w.C; c += block) {
-    f(KdaStateColumns{states, call.problem.state_layout, row, item.head, item.first_column + c,
-                      std::min(block, item.columns - c)},
-      w.state + c * call.problem.key_dim);
-  }
-}
-
-void save_state(const KdaCall& call, const KdaItem& item, std::int64_t row, const Scratch& w) {
-  if (row < 0) return;
-  for_each_block(call, call.final, row, item, w,
-                 [&](const KdaStateColumns& columns, const float* from) {
-                   store_state(columns, call.problem.key_dim, block, from);
-                 });
-}
-
 void run_item(const KdaCall& call, const KdaItem& item, float* memory) {
   const KdaProblem& p = call.problem;
   const KdaSequence& s = call.sequences[item.sequence];
   const Scratch w(p, item.columns, memory);
   const KdaInputs in(call, s, item.head);
-  if (s.initial < 0) std::fill_n(w.state, p.key_dim * w.C, 0.0F);
-  else {
-    for_each_block(call, call.initial, s.initial, item, w,
-                   [&](const KdaStateColumns& columns, float* to) {
-                     load_state(columns, p.key_dim, block, to);
-                   });
-  }
+  load_columns(call, item, block, w.state);
   std::fill_n(w.pending, w.C, 0.0F);
   // With a state to store after every token, no write may stay pending.
   const std::int64_t tile = p.slot_columns > 0 ? 1 : tile_tokens;
@@ -240,16 +202,17 @@ void run_item(const KdaCall& call, const KdaItem& item, float* memory) {
     const std::int64_t count = std::min(tile, s.length - first);
     prepare_tile(in, item, first, count, p, w);
     run_tile(in, p, first, count, first > 0 && p.slot_columns == 0, w);
-    write_outputs(call, item, first, count, w);
+    write_rows(call, item, first, count, w.C, w.v);
     if (p.slot_columns > 0) {
       finish(p.key_dim, w);
       const auto column = item.sequence * static_cast<std::size_t>(p.slot_columns);
-      save_state(call, item, call.column_slots[column + static_cast<std::size_t>(first)], w);
+      store_columns(call, call.final, call.column_slots[column + static_cast<std::size_t>(first)],
+                    item, block, w.state);
     }
   }
   if (s.final < 0) return;
   finish(p.key_dim, w);
-  save_state(call, item, s.final, w);
+  store_columns(call, call.final, s.final, item, block, w.state);
 }
 
 std::size_t worker_bytes(const KdaProblem& p, std::int64_t columns) {

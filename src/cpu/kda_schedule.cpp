@@ -21,11 +21,12 @@ std::shared_ptr<KdaSchedule> KdaSchedule::make(const KdaCall& call, int threads,
   const KdaProblem& p = call.problem;
   auto schedule = std::make_shared<KdaSchedule>();
   schedule->value_dim = p.value_dim;
-  std::int64_t tokens = 0;
+  std::int64_t tokens = 0, chunks = 0;
   for (std::size_t n = 0; n < call.sequences.size(); ++n) {
     if (call.sequences[n].length == 0) continue;
-    schedule->entries.push_back({n, p.value_dim, 0});
+    schedule->entries.push_back({n, p.value_dim, 0, chunks});
     tokens += call.sequences[n].length;
+    chunks += divide_up(call.sequences[n].length, p.chunk_size);
   }
   std::stable_sort(schedule->entries.begin(), schedule->entries.end(),
                    [&](const Entry& a, const Entry& b) {
@@ -59,7 +60,8 @@ KdaItem KdaSchedule::item(std::int64_t index) const {
   const std::int64_t parts = divide_up(value_dim, entry.columns);
   const std::int64_t within = index - entry.first_item;
   const std::int64_t first = within % parts * entry.columns;
-  return {entry.sequence, within / parts, first, std::min(entry.columns, value_dim - first)};
+  return {entry.sequence, within / parts, first, std::min(entry.columns, value_dim - first),
+          entry.first_chunk};
 }
 
 }  // namespace packattn::cpu

@@ -16,6 +16,7 @@ struct KdaItem {
   std::int64_t head = 0;
   std::int64_t first_column = 0;
   std::int64_t columns = 0;
+  std::int64_t first_chunk = 0;  ///< of the sequence, in chunk_states
 };
 
 /// Longest sequences first, each in as many column parts as keep all threads busy to the end.
@@ -25,6 +26,7 @@ struct KdaSchedule : Plan {
     std::size_t sequence;
     std::int64_t columns;     ///< of a part; the last one may have fewer
     std::int64_t first_item;  ///< items of an entry: head by head, part by part
+    std::int64_t first_chunk;
   };
 
   /// `column_block` is the least number of columns worth cutting off; `worker_bytes` is the scratch

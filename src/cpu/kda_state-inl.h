@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Columns of a KDA state between the caller's tensor, in either layout, and a [K, width] block of
-// fp32. One copy per Highway target.
+// The columns of a KDA item between the caller's tensors, in either layout, and blocks of fp32. One
+// copy per Highway target.
 #include <algorithm>
 #include <cstdint>
 
@@ -9,6 +9,7 @@
 
 #include "core/half.h"
 #include "core/kda_problem.h"
+#include "cpu/kda_schedule.h"
 #include "cpu/simd_math-inl.h"
 
 #if defined(PACKATTN_CPU_KDA_STATE_INL_H) == defined(HWY_TARGET_TOGGLE)
@@ -66,6 +67,17 @@ HWY_INLINE void transpose_parts(D d, V (&x)[4]) {
   x[1] = hn::BitCast(d, hn::InterleaveUpper(wide, w(low01), w(low23)));
   x[2] = hn::BitCast(d, hn::InterleaveLower(wide, w(high01), w(high23)));
   x[3] = hn::BitCast(d, hn::InterleaveUpper(wide, w(high01), w(high23)));
+}
+
+/// Adds the 128-bit parts of a vector; four floats.
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE void fold_parts(D d, V x, float* to) {
+  if constexpr (hn::MaxLanes(D()) == 4) {
+    hn::StoreU(x, d, to);
+  } else {
+    const hn::Half<D> half;
+    fold_parts(half, hn::Add(hn::LowerHalf(half, x), hn::UpperHalf(half, x)), to);
+  }
 }
 
 /// Columns [0, columns) x rows [0, K) of a state in v_first order, in steps of one vector of
@@ -145,6 +157,47 @@ inline void store_state(const KdaStateColumns& to, std::int64_t K, std::int64_t 
         [&](std::int64_t j, std::int64_t d) {
           data[j * stride + d] = store<T>(block[d * width + j]);
         });
+  });
+}
+
+/// The columns of an item, as blocks [K][width] one after another: zeros, or the initial state.
+inline void load_columns(const KdaCall& call, const KdaItem& item, std::int64_t width,
+                         float* state) {
+  const KdaProblem& p = call.problem;
+  const std::int64_t row = call.sequences[item.sequence].initial;
+  for (std::int64_t c = 0; c < item.columns; c += width, state += p.key_dim * width) {
+    if (row < 0) std::fill_n(state, p.key_dim * width, 0.0F);
+    else
+      load_state({call.initial, p.state_layout, row, item.head, item.first_column + c,
+                  std::min(width, item.columns - c)},
+                 p.key_dim, width, state);
+  }
+}
+
+/// The inverse, to one row of any state tensor; nothing for row -1.
+inline void store_columns(const KdaCall& call, const TensorView& states, std::int64_t row,
+                          const KdaItem& item, std::int64_t width, const float* state) {
+  const KdaProblem& p = call.problem;
+  if (row < 0) return;
+  for (std::int64_t c = 0; c < item.columns; c += width, state += p.key_dim * width) {
+    store_state({states, p.state_layout, row, item.head, item.first_column + c,
+                 std::min(width, item.columns - c)},
+                p.key_dim, width, state);
+  }
+}
+
+/// Output rows of tokens [first, first + count), from rows of `stride` floats.
+inline void write_rows(const KdaCall& call, const KdaItem& item, std::int64_t first,
+                       std::int64_t count, std::int64_t stride, const float* rows) {
+  const TensorView& out = call.args.out;
+  const KdaSequence& s = call.sequences[item.sequence];
+  with_float_type(out.dtype(), [&](auto type) HWY_ATTR {
+    for (std::int64_t t = 0; t < count; ++t) {
+      narrow(rows + t * stride, static_cast<std::size_t>(item.columns),
+             out.as<decltype(type)>() + s.row * out.stride(0) +
+                 (s.start + first + t) * out.stride(1) + item.head * out.stride(2) +
+                 item.first_column);
+    }
   });
 }
 

@@ -18,13 +18,14 @@ namespace packattn {
 
 // Best first, the reference last. The first row that takes a call runs it.
 ImplementationList<KdaCall> kda_list(Op op) {
-  static const auto recurrent = [] {
-    const auto vectorised = cpu::kda_recurrent();
+  const auto with_reference = [](std::span<const KdaImplementation> vectorised,
+                                 const KdaImplementation& reference) {
     std::vector<KdaImplementation> rows(vectorised.begin(), vectorised.end());
-    rows.push_back(ref::kda_recurrent());
+    rows.push_back(reference);
     return rows;
-  }();
-  static const std::vector<KdaImplementation> chunk{ref::kda_chunk()};
+  };
+  static const auto recurrent = with_reference(cpu::kda_recurrent(), ref::kda_recurrent());
+  static const auto chunk = with_reference(cpu::kda_chunk(), ref::kda_chunk());
   return op == Op::kda_chunk ? chunk : recurrent;
 }
 
