@@ -23,9 +23,6 @@ HEAD = """// SPDX-License-Identifier: Apache-2.0
 
 namespace packattn {
 namespace {
-
-using namespace std::string_view_literals;
-
 """
 
 
@@ -48,8 +45,7 @@ def c_string(text):
             cut -= 1
         pieces.append(text[:cut])
         text = text[cut:]
-    # The sv literal knows its length; counting it would exceed what a compiler evaluates.
-    return "\n    ".join(f'"{piece}"' for piece in [*pieces, text]) + "sv"
+    return "\n    ".join(f'"{piece}"' for piece in [*pieces, text])
 
 
 def sized(text):
