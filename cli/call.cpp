@@ -8,10 +8,11 @@
 namespace packattn::cli {
 namespace {
 
-/// A view that is never dereferenced: every call gives another, page-aligned address, far apart.
+/// A view that is never dereferenced: every call gives another aligned address, far from all
+/// others.
 TensorView imaginary(DType dtype, Device device, const std::vector<std::int64_t>& shape) {
-  static std::uintptr_t next = std::uintptr_t{1} << 46;
-  next += std::uintptr_t{1} << 40;
+  static std::uintptr_t next = std::uintptr_t{1} << 58;
+  next += std::uintptr_t{1} << 50;
   return {reinterpret_cast<void*>(next), dtype, device, shape};
 }
 

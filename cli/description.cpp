@@ -124,7 +124,7 @@ class Reader {
 
   // Aligned, and far enough apart that no two tensors overlap.
   void* next_address() {
-    address_ += std::uintptr_t{1} << 38;
+    address_ += std::uintptr_t{1} << 50;
     return reinterpret_cast<void*>(address_);
   }
 
@@ -174,7 +174,7 @@ class Reader {
 
   std::string path_;
   Description description_;
-  std::uintptr_t address_ = std::uintptr_t{1} << 45;
+  std::uintptr_t address_ = 0;
 };
 
 }  // namespace

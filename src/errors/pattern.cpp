@@ -28,7 +28,9 @@ std::string leading_capture(std::string_view before) {
 
 }  // namespace
 
-Pattern::Pattern(std::string_view pattern) {
+Pattern::Pattern(std::string_view source) {
+  const std::string one_line = collapsed(source);
+  std::string_view pattern = one_line;
   std::string literal;
   while (!pattern.empty()) {
     const std::size_t close = pattern.front() == '{' ? pattern.find('}') : std::string_view::npos;

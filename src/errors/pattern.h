@@ -8,11 +8,11 @@
 
 namespace packattn {
 
-/// A message pattern such as "{argument} decreases at {position}: {value}". Letters match in either
-/// case; a placeholder stands for at least one character.
+/// A message pattern such as "{argument} decreases at {position}: {value}". White space counts as
+/// one space, letters match in either case; a placeholder stands for at least one character.
 class Pattern {
  public:
-  explicit Pattern(std::string_view pattern);
+  explicit Pattern(std::string_view source);
 
   struct Found {
     bool whole = false;                 ///< the pattern covers the text from end to end

@@ -35,6 +35,10 @@ TEST(Pattern, LettersMatchInEitherCaseAndCapturesKeepTheirs) {
   EXPECT_THAT(found->captures, ElementsAre("A_log"));
 }
 
+TEST(Pattern, WhiteSpaceOfThePatternCountsAsOneSpace) {
+  EXPECT_TRUE(find("shapes differ:\n  query:  {q}", "shapes differ: query: [1, 2]"));
+}
+
 TEST(Pattern, TakesOneWordAheadOfItsFirstFixedText) {
   const auto found = find("{name} must be non-decreasing",
                           "worker 3 died while serving: cu_seqlens_k must be non-decreasing");
