@@ -19,10 +19,13 @@ from error_records import load_records, to_text
 
 HEAD = """// SPDX-License-Identifier: Apache-2.0
 // Made by tools/embed_errors.py from errors/; do not edit.
+#include <string_view>
+
 #include "errors/reference.h"
 
 namespace packattn {
 namespace {
+using namespace std::string_view_literals;
 """
 
 
@@ -45,7 +48,8 @@ def c_string(text):
             cut -= 1
         pieces.append(text[:cut])
         text = text[cut:]
-    return "\n    ".join(f'"{piece}"' for piece in [*pieces, text])
+    # sv carries the length; counting it is work that compilers limit in a constant expression.
+    return "\n    ".join(f'"{piece}"' for piece in [*pieces, text]) + "sv"
 
 
 def sized(text):
