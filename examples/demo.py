@@ -6,74 +6,18 @@ Everything it prints it also checks; the exit status is 1 if anything is not as 
 
 import importlib.util
 import itertools
+import os
+import shutil
 import sys
-import textwrap
+import tempfile
 import time
-from collections import Counter
+from pathlib import Path
 
 import numpy as np
 import packattn
+from console import accepted, bar, call, expect, failures, refused, say, title
 from joint import guidance_pair
 from minilm import load as minilm
-
-failures = []
-
-
-# ---- printing and checking ----------------------------------------------------------------------
-
-
-def title(text):
-    print(f"\n\n{text}\n{'─' * len(text)}")
-
-
-def say(text=""):
-    print(textwrap.indent(str(text), "  "))
-
-
-def expect(holds, text):
-    """One line about something that has to be true; a false one makes the demo fail."""
-    print(f"  {'✓' if holds else '✗ NOT SO:'} {text}")
-    if not holds:
-        failures.append(text)
-
-
-def bar(value, largest, width=40):
-    """A bar of eighth blocks; what is not zero shows at least a sliver."""
-    eighths = max(round(8 * width * value / largest), 1 if value else 0)
-    return "█" * (eighths // 8) + " ▏▎▍▌▋▊▉"[eighths % 8].strip()
-
-
-def run(code, scope):
-    """Show lines of Python and execute exactly what was shown."""
-    code = textwrap.dedent(code).strip()
-    for line in code.splitlines():
-        say(f"{'...' if line[0].isspace() else '>>>'} {line}")
-    exec(code, scope)
-
-
-def refused(code, scope, *, codes):
-    """Run a call that packattn must refuse with these codes, and show what it says."""
-    try:
-        run(code, scope)
-    except packattn.Error as error:
-        say(textwrap.indent(str(error), "│ ", lambda line: True))
-        found = [fault.code for fault in error.faults]
-        told = ", ".join(f"{n} x {code}" if n > 1 else code for code, n in Counter(found).items())
-        expect(found == codes, f"refused before anything ran: {told}")
-    else:
-        expect(False, f"the call is refused with {', '.join(codes)}")
-
-
-def accepted(code, scope):
-    """Run a call that packattn must accept; tell whether it did."""
-    try:
-        run(code, scope)
-    except packattn.Error as error:
-        say(error)
-        expect(False, "the call is accepted")
-        return False
-    return True
-
 
 # ---- small helpers ------------------------------------------------------------------------------
 
@@ -388,9 +332,41 @@ def empty_prompt():
             expect(np.isfinite(lse[:, :end]).all() and out[:end].any(), "the others: as usual")
 
 
+def command_line():
+    """The first section's batch through the packattn command, if there is one."""
+    command = os.environ.get("PACKATTN_CLI") or shutil.which("packattn")
+    if not command:
+        return
+    title("6. The same from the command line")
+    data = minilm.load()
+    batch = packattn.PackedBatch.from_cu_seqlens(data.cu_seqlens)
+    out, lse = packattn.attention(data.q, data.k, data.v, batch, return_lse=True)
+    with tempfile.TemporaryDirectory() as folder:
+        say(f"$ packattn run {minilm.FILE.name} -o out.safetensors")
+        done = call(command, "run", minilm.FILE, "-o", "out.safetensors", folder=folder)
+        expect(done.returncode == 0, "the command succeeds")
+        if done.returncode == 0:
+            written, _ = minilm.read_safetensors(Path(folder) / "out.safetensors")
+            same = np.array_equal(out, written["out"]) and np.array_equal(lse, written["lse"])
+            expect(same, "out and lse have the bits that Python gets")
+
+        message = "cu_seqlens_q and cu_seqlens_k must describe the same batch"
+        say(f'\n$ packattn explain "{message}"')
+        done = call(command, "explain", message, folder=folder, lines=8)
+        say("│ ...")
+        expect("PA2009" in done.stdout, "another library's message is recognised: PA2009")
+
+
 def main():
     print(f"packattn {packattn.__version__}")
-    for part in (real_batch, kda_stepping, three_mistakes, three_faults, empty_prompt):
+    for part in (
+        real_batch,
+        kda_stepping,
+        three_mistakes,
+        three_faults,
+        empty_prompt,
+        command_line,
+    ):
         part()
     print()
     if failures:

@@ -22,15 +22,21 @@ class Captured(NamedTuple):
     metadata: dict
 
 
-def load(path=FILE):
-    """A safetensors file is the length of a JSON header (u64), the header, and raw tensors."""
+def read_safetensors(path):
+    """Tensors and metadata. The file is a JSON header, its length (u64) before it, and raw data."""
     data = Path(path).read_bytes()
     start = 8 + int.from_bytes(data[:8], "little")
     header = json.loads(data[8:start])
-    metadata = header.pop("__metadata__")
+    metadata = header.pop("__metadata__", {})
     tensors = {}
     for name, entry in header.items():
         begin, end = (start + offset for offset in entry["data_offsets"])
         flat = np.frombuffer(data[begin:end], DTYPES[entry["dtype"]])
         tensors[name] = flat.reshape(entry["shape"])
+    return tensors, metadata
+
+
+def load():
+    """The captured batch."""
+    tensors, metadata = read_safetensors(FILE)
     return Captured(**tensors, metadata=metadata)

@@ -35,11 +35,16 @@ def test_demo_passes():
 
 def test_demo_fails_if_an_expectation_does_not_hold(example, monkeypatch, capsys):
     pytest.importorskip("packattn")
-    demo = example("demo")
-    monkeypatch.setattr(demo, "failures", [])
-    assert not demo.accepted("packattn.PackedBatch.from_cu_seqlens([1, 2])", vars(demo).copy())
-    demo.refused("1 + 1", {}, codes=["PA2009"])
-    assert len(demo.failures) == 2
+    console, demo = example("console"), example("demo")
+    monkeypatch.setattr(console, "failures", failures := [])
+    monkeypatch.setattr(demo, "failures", failures)
+    for section in ("real_batch", "kda_stepping", "three_mistakes", "empty_prompt", "command_line"):
+        monkeypatch.setattr(demo, section, lambda: None)
+    wrong = "packattn.PackedBatch.from_cu_seqlens([1, 2])"
+    assert not console.accepted(wrong, vars(demo).copy())
+    console.refused("1 + 1", {}, codes=["PA2009"])
+    assert len(failures) == 2
+    assert demo.main() == 1
     assert capsys.readouterr().out.count("NOT SO") == 2
 
 
