@@ -103,11 +103,6 @@ __device__ Partial partial_of(float* scratch, std::int64_t index) {
   return {at, at + 2 * simt_tile};
 }
 
-__device__ int row_of(int half) {
-  return static_cast<int>(threadIdx.x) / 32 * 16 + static_cast<int>(threadIdx.x) % 32 / 4 +
-         8 * half;
-}
-
 /// (M, L, O) and (m, l, acc) over disjoint keys, joined; the only place where segments meet.
 struct Fold {
   float m, l, old_weight, new_weight;

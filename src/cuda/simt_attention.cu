@@ -246,6 +246,12 @@ __device__ void run_segment(const AttentionParams& p, const Item& item, const Se
   }
 }
 
+/// The packed row behind a thread's `half`.
+__device__ int row_of(int half) {
+  return static_cast<int>(threadIdx.x) / 32 * 16 + static_cast<int>(threadIdx.x) % 32 / 4 +
+         8 * half;
+}
+
 template <class C>
 __device__ void store_partial(const Item& item, const Partial& to, const RowState& rows,
                               const Accumulator<C>& o) {
