@@ -29,6 +29,20 @@ bool one_source(const std::vector<NamedView>& sources, FaultList& faults) {
   return first != nullptr;
 }
 
+/// Lengths are a source of their own, unless cu_seqlens or starts stand beside them.
+NamedView own_lengths(const SideSpec& side) {
+  static const TensorView absent;
+  const bool part = side.cu_seqlens.view.present() || side.starts.view.present();
+  return {part ? absent : side.lengths.view, side.lengths.name};
+}
+
+void check_host_has_original(const SideSpec& side, FaultList& faults) {
+  if (!side.host.view.present() || side.cu_seqlens.view.present()) return;
+  faults.add(Code::boundaries_missing,
+             {.argument = std::string(side.cu_seqlens.name),
+              .note = fmt::format("its host copy, {}, was given", side.host.name)});
+}
+
 void from_cu_seqlens(const SideSpec& spec, BatchSide& side, BatchState& state, FaultList& faults) {
   side.argument = spec.cu_seqlens.name.data();
   const auto values = read_cu_seqlens(spec.cu_seqlens, spec.host, side, state, faults);
@@ -125,8 +139,10 @@ void parse_query_side(const BatchSpec& spec, BatchState& state, FaultList& fault
                       .lengths = {spec.lengths_q, "lengths_q"},
                       .starts = {spec.starts_q, "starts_q"},
                       .mask = {spec.padding_mask_q, "padding_mask_q"}};
-  const bool any = one_source({side.cu_seqlens, side.starts, side.mask, position_ids}, faults);
-  if (!any && !spec.lengths_q.present()) {
+  const bool any = one_source(
+      {own_lengths(side), side.cu_seqlens, side.starts, side.mask, position_ids}, faults);
+  if (any) check_host_has_original(side, faults);
+  if (!any) {
     faults.add(Code::boundaries_missing, {.argument = "cu_seqlens_q"});
   } else if (position_ids.view.present()) {
     read_position_ids(position_ids, state.q, faults);
@@ -143,18 +159,17 @@ void parse_key_side(const BatchSpec& spec, BatchState& state, FaultList& faults)
                       .mask = {spec.padding_mask_k, "padding_mask_k"}};
   const NamedView seqlens_k{spec.seqlens_k, "seqlens_k"};
   const NamedView table{spec.block_table, "block_table"};
-  const bool any = one_source({side.cu_seqlens, side.starts, side.mask, seqlens_k}, faults);
+  const bool any = one_source(
+      {own_lengths(side), side.cu_seqlens, side.starts, side.mask, seqlens_k}, faults);
+  check_host_has_original(side, faults);
   state.paged = seqlens_k.view.present() || table.view.present();
-  state.shared = !any && !side.lengths.view.present() && !state.paged;
+  state.shared = !any && !state.paged;
   if (state.paged) {
     read_pages(seqlens_k, table, state, faults);
     const NamedView cu{spec.cu_seqlens_q, "cu_seqlens_q"};
     if (!state.host_known && cu.view.present()) TensorChecks(faults).same_device(cu, table);
   } else if (!state.shared) {
     parse_side(side, /*written=*/false, state.k, state, faults);
-  } else if (side.host.view.present()) {
-    faults.add(Code::boundaries_missing,
-               {.argument = "cu_seqlens_k", .note = "its host copy, host_k, was given"});
   }
 }
 

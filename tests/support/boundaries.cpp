@@ -10,7 +10,7 @@ namespace packattn::test {
 Guarded integers(DType dtype, const std::vector<std::int64_t>& values) {
   Guarded tensor(dtype, {static_cast<std::int64_t>(values.size())});
   for (std::size_t i = 0; i < values.size(); ++i) {
-    tensor.set(static_cast<std::int64_t>(i), static_cast<double>(values[i]));
+    tensor.set_integer(static_cast<std::int64_t>(i), values[i]);
   }
   return tensor;
 }
@@ -18,7 +18,7 @@ Guarded integers(DType dtype, const std::vector<std::int64_t>& values) {
 Guarded strided_integers(DType dtype, const std::vector<std::int64_t>& values) {
   Guarded pairs(dtype, {static_cast<std::int64_t>(values.size()), 2});
   for (std::size_t i = 0; i < values.size(); ++i) {
-    pairs.set(2 * static_cast<std::int64_t>(i), static_cast<double>(values[i]));
+    pairs.set_integer(2 * static_cast<std::int64_t>(i), values[i]);
   }
   return pairs;
 }

@@ -94,6 +94,12 @@ void Guarded::set(std::int64_t flat, double value) {
   encode(dtype_, memory_.data() + offset(flat), value);
 }
 
+void Guarded::set_integer(std::int64_t flat, std::int64_t value) {
+  const auto narrow = static_cast<std::int32_t>(value);
+  const void* from = dtype_ == DType::i32 ? static_cast<const void*>(&narrow) : &value;
+  std::memcpy(memory_.data() + offset(flat), from, element_);
+}
+
 double Guarded::get(std::int64_t flat) const {
   return decode(dtype_, memory_.data() + offset(flat));
 }

@@ -40,6 +40,7 @@ class Guarded {
 
   /// Elements by their row-major position.
   void set(std::int64_t flat, double value);
+  void set_integer(std::int64_t flat, std::int64_t value);  ///< i32 and i64, every value exact
   double get(std::int64_t flat) const;
   void fill(std::span<const float> values, std::int64_t from = 0);
   std::vector<float> values(std::int64_t from = 0, std::int64_t count = -1) const;
