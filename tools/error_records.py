@@ -109,7 +109,7 @@ def find_sites(root, entries):
                     continue  # mentions a code, does not raise it
                 raised = {by_name.get(name) for name in re.findall(r"\bCode::(\w+)", line)}
                 if path.suffix == ".py":
-                    raised |= set(re.findall(r"[\"'](PA\d{4})[\"']", line)) & known
+                    raised |= set(re.findall(r"\[\"(PA\d{4})\", ", line)) & known  # fault rows
                 for code in raised - {None} - set(sites):
                     start = max(1, number - CONTEXT_LINES)
                     end = min(len(lines), number + CONTEXT_LINES)
