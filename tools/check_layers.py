@@ -53,7 +53,8 @@ CUDA_HEADER = re.compile(
 )
 STANDARD_HEADER = re.compile(r"^[a-z0-9_]+$")
 INLINE_ASSEMBLY = re.compile(r"\b(asm|__asm|__asm__)\b\s*(volatile|__volatile__|goto)?\s*\(")
-KERNEL = re.compile(r"\b__global__\b|\bHWY_EXPORT\b")
+# What launches or dispatches; a header with a step that several kernels share does neither.
+KERNEL = re.compile(r"<<<|\bHWY_EXPORT\b")
 PRINTS = re.compile(
     r"\bstd::(cout|cerr|clog)\b|(?<![\w.>])(std::)?(printf|puts|putchar|perror)\s*\("
 )
@@ -139,17 +140,16 @@ def check_kernels(file, kernels):
     for line, _, name in file.includes():
         if Path(name).suffix in SOURCES:
             yield Fault(file.path, line, f'includes the source file "{name}"')
-        own = Path(name).stem == Path(file.path).stem
-        in_backend = file.layer in {"src/cpu", "src/cuda", "src/ref"}
-        if in_backend and not own and f"src/{name}" in kernels:
+        # A file that only instantiates a kernel template is not a kernel itself.
+        if file.path in kernels and f"src/{name}" in kernels:
             yield Fault(file.path, line, f'a kernel file includes another kernel, "{name}"')
 
 
-def check_cuda(file):
+def check_cuda(file, paths):
     if file.layer == "src/cuda":
         return
     for line, _, name in file.includes():
-        if CUDA_HEADER.match(name):
+        if CUDA_HEADER.match(name) and f"src/{name}" not in paths:
             yield Fault(file.path, line, f'CUDA header "{name}" outside src/cuda')
 
 
@@ -192,13 +192,14 @@ def check_form(file):
 
 def check(root):
     files = read_tree(root)
+    paths = {f.path for f in files}
     kernels = {f.path for f in files if KERNEL.search(f.code)}
     faults = list(check_assembly(files))
     for file in files:
         faults += check_direction(file)
         faults += check_public_header(file)
         faults += check_kernels(file, kernels)
-        faults += check_cuda(file)
+        faults += check_cuda(file, paths)
         faults += check_library_manners(file)
         faults += check_form(file)
     return files, sorted(faults, key=lambda fault: (fault.path, fault.line))

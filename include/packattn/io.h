@@ -14,8 +14,8 @@
 namespace packattn {
 
 /// A safetensors file, mapped read-only. The views live as long as the file object or a copy of it.
-/// Everything in the header is checked; a hostile file is refused and costs no memory beyond its own
-/// size. Another process must not shorten the file meanwhile (replacing it is harmless).
+/// Everything in the header is checked; a hostile file is refused and costs no memory beyond its
+/// own size. Another process must not shorten the file meanwhile (replacing it is harmless).
 class PACKATTN_EXPORT SafetensorsFile {
  public:
   /// Raises PA7001 (cannot be read) or PA7002 (not a well-formed safetensors file).

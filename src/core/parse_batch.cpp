@@ -159,8 +159,8 @@ void parse_key_side(const BatchSpec& spec, BatchState& state, FaultList& faults)
                       .mask = {spec.padding_mask_k, "padding_mask_k"}};
   const NamedView seqlens_k{spec.seqlens_k, "seqlens_k"};
   const NamedView table{spec.block_table, "block_table"};
-  const bool any = one_source(
-      {own_lengths(side), side.cu_seqlens, side.starts, side.mask, seqlens_k}, faults);
+  const bool any =
+      one_source({own_lengths(side), side.cu_seqlens, side.starts, side.mask, seqlens_k}, faults);
   check_host_has_original(side, faults);
   state.paged = seqlens_k.view.present() || table.view.present();
   state.shared = !any && !state.paged;

@@ -32,7 +32,8 @@ Values keys(Random& random, std::int64_t rows, std::int64_t width, const KdaCase
     double norm = 0;
     for (const float x : row) norm += static_cast<double>(x) * x;
     // With the normalisation inside the call, any length will do.
-    const double length = c.options.l2norm ? 1 / random.between(1, 4) : std::sqrt(norm);
+    const double length =
+        c.options.l2norm ? 1.0 / static_cast<double>(random.between(1, 4)) : std::sqrt(norm);
     for (const float x : row) {
       values.push_back(static_cast<float>(rounded(c.dtype, x / std::max(length, 0.25))));
     }

@@ -30,6 +30,8 @@ def test_a_good_tree_passes(tmp_path):
     files = {
         "include/packattn/error.h": HEADER + "#include <vector>\n#include <packattn/export.h>\n",
         "src/core/problem.h": HEADER + '#include "packattn/error.h"\n#include "errors/raise.h"\n',
+        "src/cuda/cuda.h": HEADER,
+        "src/ops/lists.cpp": LICENCE + '#include "cuda/cuda.h"\n',
         "src/cuda/launch.cu": LICENCE + '#include <cuda_runtime.h>\n#include "core/problem.h"\n',
         "src/ops/attention.cpp": LICENCE + '#include "cpu/attention.h"\n#include "ref/kda.h"\n',
         "src/core/text.cpp": LICENCE + '// abort() here\nauto t = "std::cout << exit(1)";\n',
@@ -71,9 +73,12 @@ def test_a_broken_rule_is_caught_at_its_line(tmp_path, path, body, expected):
 
 def test_a_kernel_does_not_include_a_kernel(tmp_path):
     files = {
-        "src/cuda/attention.cuh": HEADER + "__global__ void attention();\n",
-        "src/cuda/attention.cu": LICENCE + '#include "cuda/attention.cuh"\n',
-        "src/cuda/kda.cu": LICENCE + '#include "cuda/attention.cuh"\n__global__ void kda();\n',
+        "src/cuda/steps.cuh": HEADER + "__global__ void combine();\n",
+        "src/cuda/attention.cuh": HEADER
+        + '#include "cuda/steps.cuh"\nauto a = [] { f<<<1, 1>>>(); };\n',
+        "src/cuda/attention_bf16.cu": LICENCE + '#include "cuda/attention.cuh"\n',
+        "src/cuda/kda.cu": LICENCE
+        + '#include "cuda/attention.cuh"\nauto k = [] { g<<<1, 1>>>(); };\n',
     }
     faults = faults_of(tmp_path, files)
     assert len(faults) == 1
