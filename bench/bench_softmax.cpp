@@ -3,7 +3,11 @@
 // every pair of a query and a key that it sees, bytes those of K and V read once. Counters: gflops,
 // share (of the multiply-add peak times threads, measured in this run), busy_share (the same per
 // second of processor time, which other programs on the machine do not change), gbps for decode.
+// Run it in the project's root: the cases are in bench/softmax_cases.json.
+#include <cmath>
 #include <cstdint>
+#include <cstring>
+#include <fstream>
 #include <map>
 #include <memory>
 #include <new>
@@ -13,6 +17,7 @@
 #include <vector>
 
 #include <benchmark/benchmark.h>
+#include <nlohmann/json.hpp>
 
 #include "packattn/packattn.h"
 
@@ -34,29 +39,39 @@ struct Case {
     double sum = 0;
     for (std::size_t n = 0; n < lengths_q.size(); ++n) {
       const auto q = static_cast<double>(lengths_q[n]), k = static_cast<double>(lengths_k[n]);
-      sum += q * k - (causal ? q * (q - 1) / 2 : 0);
+      sum += q * k - (causal ? q * (q - 1) / 2 : 0);  // never more queries than keys
     }
     return sum;
   }
 };
 
-std::vector<Case> cases() {
-  const std::vector<std::int64_t> skew{1300, 547, 2048, 963, 271, 3063};
-  const auto f32 = DType::f32, f16 = DType::f16, bf16 = DType::bf16;
-  const std::vector<std::int64_t> each64(64, 256), one64(64, 1), k4096(8, 4096), one8(8, 1);
-  return {
-      {"full_1x2048_H1", {2048}, {2048}, 1, 1, 128, false, f32},
-      {"full_1x2048_H4", {2048}, {2048}, 4, 4, 128, false, f32},
-      {"full_1x2048_H4_D64", {2048}, {2048}, 4, 4, 64, false, f32},
-      {"full_1x2048_H4", {2048}, {2048}, 4, 4, 128, false, bf16},
-      {"full_1x2048_H4", {2048}, {2048}, 4, 4, 128, false, f16},
-      {"skew6_8192_causal_H4_2", skew, skew, 4, 2, 128, true, f32},
-      {"skew6_8192_causal_H4_2", skew, skew, 4, 2, 128, true, bf16},
-      {"many_short_64x256_causal_H4_2", each64, each64, 4, 2, 128, true, f32},
-      {"decode_B8_kv4k_H32_8", one8, k4096, 32, 8, 128, true, f32},
-      {"decode_B8_kv4k_H32_8", one8, k4096, 32, 8, 128, true, bf16},
-      {"decode_B1_kv32k_H32_8", {1}, {32768}, 32, 8, 128, true, bf16},
-  };
+DType dtype_named(const std::string& name) {
+  return name == "bf16" ? DType::bf16 : name == "fp16" ? DType::f16 : DType::f32;
+}
+
+/// The table that record.py shares, so that peers run the same cases.
+std::vector<Case> read_cases(const std::string& path) {
+  std::ifstream file(path);
+  std::vector<Case> cases;
+  for (const auto& entry : nlohmann::json::parse(file)) {
+    Case c;
+    c.name = entry.at("name");
+    const auto q = entry.at("lengths_q").get<std::vector<std::int64_t>>();
+    const auto k = entry.value("lengths_k", q);
+    for (int i = 0; i < entry.value("repeat", 1); ++i) {
+      c.lengths_q.insert(c.lengths_q.end(), q.begin(), q.end());
+      c.lengths_k.insert(c.lengths_k.end(), k.begin(), k.end());
+    }
+    c.heads_q = entry.at("heads_q");
+    c.heads_k = entry.at("heads_k");
+    c.dim = entry.at("dim");
+    c.causal = entry.at("causal");
+    for (const std::string dtype : entry.at("dtypes")) {
+      c.dtype = dtype_named(dtype);
+      cases.push_back(c);
+    }
+  }
+  return cases;
 }
 
 /// Random numbers of one of the three types; a short pattern repeated, since drawing hundreds of
@@ -71,10 +86,16 @@ class Buffer {
     for (std::size_t i = 0; i < 65537; ++i) write(pattern.data(), i, normal(random));
     std::size_t bytes = size_of(dtype);
     for (const std::int64_t n : shape_) bytes *= static_cast<std::size_t>(n);
+    count_ = bytes / size_of(dtype);
     bytes_.reset(new (std::align_val_t{64}) std::byte[bytes]);
     for (std::size_t i = 0; i < bytes; ++i) bytes_.get()[i] = pattern[i % pattern.size()];
   }
   TensorView view() { return {bytes_.get(), dtype_, Device{}, shape_}; }
+  std::vector<float> floats() const {
+    std::vector<float> values(count_);
+    for (std::size_t i = 0; i < count_; ++i) values[i] = read(i);
+    return values;
+  }
 
  private:
   struct Free {
@@ -86,13 +107,25 @@ class Buffer {
     auto* half = reinterpret_cast<std::uint16_t*>(to) + i;
     if (dtype_ == DType::f32) reinterpret_cast<float*>(to)[i] = x;
     else if (dtype_ == DType::bf16) *half = static_cast<std::uint16_t>(bits >> 16);
+    else if (std::abs(x) < 0x1p-14F) *half = 0;
     else
-      *half = static_cast<std::uint16_t>((bits >> 16 & 0x8000U) |
-                                         (((bits >> 13) - 0x1c000U) & 0x7fffU));
+      *half =
+          static_cast<std::uint16_t>((bits >> 16 & 0x8000U) | ((bits >> 13 & 0x3ffffU) - 0x1c000U));
+  }
+
+  float read(std::size_t i) const {
+    if (dtype_ == DType::f32) return reinterpret_cast<const float*>(bytes_.get())[i];
+    const std::uint32_t half = reinterpret_cast<const std::uint16_t*>(bytes_.get())[i];
+    if (dtype_ == DType::bf16) return std::bit_cast<float>(half << 16);
+    const float magnitude =
+        std::ldexp(static_cast<float>((half & 0x3ffU) | ((half & 0x7c00U) ? 0x400U : 0)),
+                   std::max(1, static_cast<int>(half >> 10 & 0x1fU)) - 25);
+    return (half & 0x8000U) ? -magnitude : magnitude;
   }
 
   DType dtype_;
   std::vector<std::int64_t> shape_;
+  std::size_t count_ = 0;
   std::unique_ptr<std::byte, Free> bytes_;
 };
 
@@ -102,6 +135,15 @@ std::int64_t total(const std::vector<std::int64_t>& lengths) {
   return sum;
 }
 
+double relative_error(const std::vector<float>& a, const std::vector<float>& b) {
+  double difference = 0, norm = 0;
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    difference += std::pow(double{a[i]} - b[i], 2);
+    norm += std::pow(double{b[i]}, 2);
+  }
+  return std::sqrt(difference / norm);
+}
+
 void run(benchmark::State& state, const Case& c, const std::string& implementation, int threads,
          double peak) {
   Buffer q(c.dtype, {total(c.lengths_q), c.heads_q, c.dim}, 1);
@@ -109,26 +151,48 @@ void run(benchmark::State& state, const Case& c, const std::string& implementati
   Buffer v(c.dtype, {total(c.lengths_k), c.heads_k, c.dim}, 3);
   Buffer out(c.dtype, {total(c.lengths_q), c.heads_q, c.dim}, 4);
   const auto batch = PackedBatch::from_lengths(c.lengths_q, c.lengths_k);
-  const AttentionArgs args{q.view(), k.view(), v.view(), out.view()};
+  AttentionArgs args{q.view(), k.view(), v.view(), out.view()};
   const AttentionOptions options{.causal = c.causal};
-  const Context context{.threads = threads, .implementation = implementation};
-  const std::size_t before = bench::peak_memory();
+  Context context{.threads = threads, .implementation = implementation};
   const double start = bench::processor_seconds();
   for (auto _ : state) attention(args, batch, options, context);
   const double busy = bench::processor_seconds() - start;
+  const auto runs = static_cast<double>(state.iterations());
 
-  const double gflop = 4.0 * static_cast<double>(c.dim * c.heads_q) * c.pairs() / 1e9;
+  const double pairs = c.pairs() * static_cast<double>(c.heads_q);
+  const double gflop = 4.0 * static_cast<double>(c.dim) * pairs / 1e9;
   const auto rate = benchmark::Counter::kIsIterationInvariantRate;
   state.counters["gflops"] = benchmark::Counter(gflop, rate);
+  state.counters["busy_ms"] = 1e3 * busy / runs;
   if (c.decode()) {
     const auto bytes = static_cast<double>(2 * total(c.lengths_k) * c.heads_k * c.dim) *
                        static_cast<double>(size_of(c.dtype));
     state.counters["gbps"] = benchmark::Counter(bytes / 1e9, rate);
   } else if (peak > 0) {
     state.counters["share"] = benchmark::Counter(gflop / peak / threads, rate);
-    state.counters["busy_share"] = gflop * static_cast<double>(state.iterations()) / peak / busy;
+    state.counters["busy_share"] = gflop * runs / peak / busy;
   }
-  state.counters["memory_mib"] = static_cast<double>(bench::peak_memory() - before) / (1 << 20);
+  state.counters["workspace_mib"] =
+      static_cast<double>(attention_workspace_bytes(args, batch, options, context)) / (1 << 20);
+  if (pairs < 1.8e7) {  // a second or two of the reference
+    Buffer expected(DType::f32, {total(c.lengths_q), c.heads_q, c.dim}, 5);
+    args.out = expected.view();
+    context.implementation = "ref/attention";
+    attention(args, batch, options, context);
+    state.counters["relerr"] = relative_error(out.floats(), expected.floats());
+  }
+}
+
+/// By how much one call on a sequence of 8192 raises the process's peak memory, in MiB. A score
+/// matrix of it alone would be 256.
+double measure_memory(const std::string& implementation, int threads) {
+  constexpr std::int64_t length = 8192;
+  Buffer x(DType::f32, {length, 1, 64}, 1), out(DType::f32, {length, 1, 64}, 2);
+  const auto batch = PackedBatch::from_lengths(std::vector{length});
+  const std::size_t before = bench::peak_memory();
+  attention({x.view(), x.view(), x.view(), out.view()}, batch, {},
+            {.threads = threads, .implementation = implementation});
+  return static_cast<double>(bench::peak_memory() - before) / (1 << 20);
 }
 
 /// The rows of the list that run here, with the multiply-add peak of their instruction set.
@@ -153,15 +217,22 @@ std::map<std::string, double> implementations_here(const std::vector<bench::FmaP
 int main(int argc, char** argv) {
   benchmark::Initialize(&argc, argv);
   if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 1;
+  const auto table = read_cases("bench/softmax_cases.json");
   const int processors = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
   const auto peaks = bench::measure_fma_peaks();
+  const auto implementations = implementations_here(peaks);
   for (const auto& peak : peaks) {
     benchmark::AddCustomContext("fma_peak_" + peak.target, std::to_string(peak.gflops));
   }
+  // Before the copy, whose own buffers would hide any growth.
+  for (const auto& [name, peak] : implementations) {
+    benchmark::AddCustomContext("memory_mib_" + name.substr(name.find('.') + 1),
+                                std::to_string(measure_memory(name, processors)));
+  }
   benchmark::AddCustomContext("copy", std::to_string(bench::measure_copy(processors)));
 
-  for (const auto& [name, peak] : implementations_here(peaks)) {
-    for (const Case& c : cases()) {
+  for (const auto& [name, peak] : implementations) {
+    for (const Case& c : table) {
       for (const int threads : processors > 1 ? std::vector{1, processors} : std::vector{1}) {
         const std::string label =
             name + "/" + c.name + "/" + to_string(c.dtype) + "/t" + std::to_string(threads);
