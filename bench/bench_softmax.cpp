@@ -6,7 +6,8 @@
 // Run it in the project's root: the cases are in bench/softmax_cases.json.
 #include <cmath>
 #include <cstdint>
-#include <cstring>
+#include <cstdio>
+#include <exception>
 #include <fstream>
 #include <map>
 #include <memory>
@@ -214,7 +215,7 @@ std::map<std::string, double> implementations_here(const std::vector<bench::FmaP
 
 }  // namespace
 
-int main(int argc, char** argv) {
+int main(int argc, char** argv) try {
   benchmark::Initialize(&argc, argv);
   if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 1;
   const auto table = read_cases("bench/softmax_cases.json");
@@ -245,4 +246,7 @@ int main(int argc, char** argv) {
   }
   benchmark::RunSpecifiedBenchmarks();
   return 0;
+} catch (const std::exception& error) {
+  std::fprintf(stderr, "bench_softmax: %s\n", error.what());
+  return 1;
 }

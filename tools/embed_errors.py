@@ -52,11 +52,6 @@ def c_string(text):
     return "\n    ".join(f'"{piece}"' for piece in [*pieces, text]) + "sv"
 
 
-def sized(text):
-    """A string_view with its length: counting 1 MB of pages at compile time exceeds g++'s limit."""
-    return f"{{{c_string(text)}, {len(text.encode())}}}"
-
-
 def cpp_of(records):
     parts = [HEAD]
     for index, record in enumerate(records):
@@ -75,7 +70,7 @@ def cpp_of(records):
         fields = [r.id, r.repo, r.code, r.slug, r.message, r.severity]
         head = ", ".join(c_string(text) for text in fields)
         parts.append(f"    {{{{{head}, {tags}}},\n    {wordings},\n")
-        parts.append(f"    {sized(to_text(r.document))},\n    {sized(r.page)}}},\n")
+        parts.append(f"    {c_string(to_text(r.document))},\n    {c_string(r.page)}}},\n")
     parts.append("};\n\n}  // namespace\n\n")
     parts.append("std::span<const ReferenceEntry> reference_entries() { return entries; }\n\n")
     parts.append("}  // namespace packattn\n")
