@@ -1,0 +1,423 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Kimi Delta Attention: the token recurrence and the chunked form."""
+
+from __future__ import annotations
+
+from typing import Any, TypedDict
+
+from . import _native
+from ._batch import BatchLike, batch_arguments, sequence_count
+from ._error import Error, Fault, parse_faults, raise_refusal
+from ._implementations import Verdict, parse_verdicts, workspace_bytes
+from ._options import (
+    BETA_KIND,
+    CHECK_LEVEL,
+    GATE,
+    OP,
+    STATE_LAYOUT,
+    BetaKind,
+    CheckLevel,
+    Gate,
+    Progress,
+    StateLayout,
+    callback,
+    choice,
+    flag,
+    plain,
+)
+from ._pack import ready
+from ._tensors import (
+    Tensor,
+    allocated_here,
+    boundaries,
+    empty,
+    gradient_faults,
+    shape_of,
+    view,
+    view_unrun,
+)
+
+
+class KdaOptions(TypedDict, total=False):
+    """The keyword arguments of `kda_recurrent` and `kda_chunk`."""
+
+    gate: Gate
+    beta_kind: BetaKind
+    state_layout: StateLayout | None
+    A_log: Tensor | None
+    dt_bias: Tensor | None
+    lower_bound: float
+    l2norm: bool
+    scale: float | None
+    initial_state: Tensor | None
+    state: Tensor | None
+    final_state: Tensor | None
+    slots: Tensor | None
+    read_slots: Tensor | None
+    write_slots: Tensor | None
+    null_slot: int
+    num_accepted_tokens: Tensor | None
+    output_final_state: bool
+    out: Tensor | None
+    chunk_size: int
+    return_chunk_states: bool
+    chunk_states: Tensor | None
+    implementation: str | None
+    threads: int
+    check_level: CheckLevel
+    workspace: Tensor | None
+    progress: Progress | None
+
+
+def kda_recurrent(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    g: Tensor,
+    beta: Tensor,
+    batch: BatchLike | None = None,
+    *,
+    gate: Gate = "given",
+    beta_kind: BetaKind = "given",
+    state_layout: StateLayout | None = None,
+    A_log: Tensor | None = None,
+    dt_bias: Tensor | None = None,
+    lower_bound: float = -5.0,
+    l2norm: bool = False,
+    scale: float | None = None,
+    initial_state: Tensor | None = None,
+    state: Tensor | None = None,
+    final_state: Tensor | None = None,
+    slots: Tensor | None = None,
+    read_slots: Tensor | None = None,
+    write_slots: Tensor | None = None,
+    null_slot: int = -1,
+    num_accepted_tokens: Tensor | None = None,
+    output_final_state: bool = False,
+    out: Tensor | None = None,
+    chunk_size: int = 64,
+    return_chunk_states: bool = False,
+    chunk_states: Tensor | None = None,
+    implementation: str | None = None,
+    threads: int = 0,
+    check_level: CheckLevel = "host",
+    workspace: Tensor | None = None,
+    progress: Progress | None = None,
+) -> Any:
+    """Kimi Delta Attention (Kimi Linear, arXiv:2510.26692), one token after the other.
+
+    For every token of a sequence, per value head, with the state S in R^{K x V}::
+
+        P = diag(exp g) S        decay
+        u = P^T k                what the decayed state returns for this key
+        e = beta (v - u)         delta
+        S = P + k e^T            write
+        o = S^T (scale q)        read
+
+    With ``batch`` the sequences lie end to end in row 0 and B is 1; without it each of the B rows
+    is a sequence of T tokens. N is the number of sequences.
+
+    :param q, k: ``[B, T, H, K]`` fp32, fp16 or bf16.
+    :param v: ``[B, T, HV, V]``, HV a multiple of H.
+    :param g: ``[B, T, HV, K]``, or ``[B, T, HV]``, one gate a head; fp32 or q's dtype.
+    :param beta: ``[B, T, HV]``, or ``[B, T, HV, V]``, one a value channel.
+    :param gate: how g becomes the log decay: ``"given"``, as it is; ``"softplus"``,
+        ``-exp(A_log) softplus(g + dt_bias)``; ``"bounded"``,
+        ``lower_bound sigmoid(exp(A_log) (g + dt_bias))``.
+    :param beta_kind: ``"given"``, ``"sigmoid"`` of beta, or ``"two_sigmoid"``, twice that.
+    :param A_log: ``[HV]`` fp32.
+    :param dt_bias: ``[HV, K]`` or ``[HV * K]`` fp32.
+    :param l2norm: q and k become ``x / sqrt(sum x^2 + 1e-6)`` first.
+    :param scale: of q, after its normalisation; default ``1 / sqrt(K)``.
+    :param state: ``[N, HV, K, V]``, or ``[slots, HV, K, V]`` with slots, fp32 or bf16: read and
+        updated in place. The last two dimensions change places with ``state_layout="v_first"``;
+        the layout has to be named wherever a state is passed or returned.
+    :param initial_state: read instead of ``state``; zeros without either.
+    :param final_state: written instead of ``state``; made (fp32) by ``output_final_state``.
+    :param slots: ``[N]`` or ``[N, S]``, the states of the pool that the sequences use. With S
+        columns the state after token t goes to column t. ``read_slots`` and ``write_slots`` name
+        them separately; ``null_slot`` skips a sequence: output 0, no state touched.
+    :param num_accepted_tokens: ``[N]``: start from the state in column n - 1.
+    :param out: ``[B, T, HV, V]`` of q's dtype, or fp32; made if not given.
+    :param chunk_size, chunk_states: of `kda_chunk`, which has the same arguments; the recurrence
+        has no chunks and refuses ``chunk_states``.
+    :param workspace: uint8 scratch memory of at least `kda_workspace_bytes`, aligned to 64 bytes;
+        allocated if not given.
+    :param progress: called with finished and total units of work, from a worker thread.
+    :returns: ``out``, or ``(out, final state)`` with ``output_final_state``.
+    :raises packattn.Error: with every fault found (PA1xxx to PA6xxx), before anything runs.
+    """
+    return _run(
+        "kda_recurrent", q, k, v, g, beta, batch,
+        gate=gate, beta_kind=beta_kind, state_layout=state_layout, A_log=A_log, dt_bias=dt_bias,
+        lower_bound=lower_bound, l2norm=l2norm, scale=scale, initial_state=initial_state,
+        state=state, final_state=final_state, slots=slots, read_slots=read_slots,
+        write_slots=write_slots, null_slot=null_slot, num_accepted_tokens=num_accepted_tokens,
+        output_final_state=output_final_state, out=out, chunk_size=chunk_size,
+        return_chunk_states=return_chunk_states, chunk_states=chunk_states,
+        implementation=implementation, threads=threads, check_level=check_level,
+        workspace=workspace, progress=progress,
+    )  # fmt: skip
+
+
+def kda_chunk(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    g: Tensor,
+    beta: Tensor,
+    batch: BatchLike | None = None,
+    *,
+    gate: Gate = "given",
+    beta_kind: BetaKind = "given",
+    state_layout: StateLayout | None = None,
+    A_log: Tensor | None = None,
+    dt_bias: Tensor | None = None,
+    lower_bound: float = -5.0,
+    l2norm: bool = False,
+    scale: float | None = None,
+    initial_state: Tensor | None = None,
+    state: Tensor | None = None,
+    final_state: Tensor | None = None,
+    slots: Tensor | None = None,
+    read_slots: Tensor | None = None,
+    write_slots: Tensor | None = None,
+    null_slot: int = -1,
+    num_accepted_tokens: Tensor | None = None,
+    output_final_state: bool = False,
+    out: Tensor | None = None,
+    chunk_size: int = 64,
+    return_chunk_states: bool = False,
+    chunk_states: Tensor | None = None,
+    implementation: str | None = None,
+    threads: int = 0,
+    check_level: CheckLevel = "host",
+    workspace: Tensor | None = None,
+    progress: Progress | None = None,
+) -> Any:
+    """The chunked form of `kda_recurrent`: the same arguments and mathematics, with matrix
+    products inside chunks. For prefill; one beta per token and head.
+
+    :param chunk_size: 16, 32 or 64.
+    :param chunk_states: ``[chunks, HV, K, V]`` in the state's layout, the state before each chunk
+        of each sequence; made (fp32) by ``return_chunk_states``.
+    :returns: ``out``; ``(out, final state)`` with ``output_final_state``; with
+        ``return_chunk_states`` ``(out, final state or None, chunk states)``.
+    :raises packattn.Error: with every fault found (PA1xxx to PA6xxx), before anything runs.
+    """
+    return _run(
+        "kda_chunk", q, k, v, g, beta, batch,
+        gate=gate, beta_kind=beta_kind, state_layout=state_layout, A_log=A_log, dt_bias=dt_bias,
+        lower_bound=lower_bound, l2norm=l2norm, scale=scale, initial_state=initial_state,
+        state=state, final_state=final_state, slots=slots, read_slots=read_slots,
+        write_slots=write_slots, null_slot=null_slot, num_accepted_tokens=num_accepted_tokens,
+        output_final_state=output_final_state, out=out, chunk_size=chunk_size,
+        return_chunk_states=return_chunk_states, chunk_states=chunk_states,
+        implementation=implementation, threads=threads, check_level=check_level,
+        workspace=workspace, progress=progress,
+    )  # fmt: skip
+
+
+def check_kda(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    g: Tensor,
+    beta: Tensor,
+    batch: BatchLike | None = None,
+    *,
+    op: str = "kda_chunk",
+    **options: Any,
+) -> list[Fault]:
+    """Every fault for which ``op`` (`kda_chunk` or `kda_recurrent`) would refuse this call.
+
+    Nothing runs, and a call meant for a GPU is checked without one. ``options`` are the keyword
+    arguments of the operation (`KdaOptions`).
+    """
+    call = _Call(op, q, k, v, g, beta, batch, options)
+    call.plan_outputs()
+    return parse_faults(_native.check_kda(*call.arguments(view_unrun))[1])
+
+
+def why_kda(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    g: Tensor,
+    beta: Tensor,
+    batch: BatchLike | None = None,
+    *,
+    op: str = "kda_chunk",
+    **options: Any,
+) -> list[Verdict]:
+    """What each implementation of ``op`` says about a legal call; the first that takes it runs.
+
+    Arguments as of `check_kda`; raises `packattn.Error` for a call that is not legal.
+    """
+    call = _Call(op, q, k, v, g, beta, batch, options)
+    call.plan_outputs()
+    return parse_verdicts(_native.why_kda(*call.arguments(view_unrun)))
+
+
+def kda_workspace_bytes(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    g: Tensor,
+    beta: Tensor,
+    batch: BatchLike | None = None,
+    *,
+    op: str = "kda_chunk",
+    **options: Any,
+) -> int:
+    """Bytes of scratch memory that this call of ``op`` needs. Arguments as of `check_kda`."""
+    call = _Call(op, q, k, v, g, beta, batch, options)
+    call.plan_outputs()
+    return workspace_bytes(_native.kda_workspace_bytes(*call.arguments(view_unrun)))
+
+
+_DIFFERENTIABLE = ("A_log", "dt_bias", "state", "initial_state")
+
+
+def _run(op: str, *inputs: Any, **options: Any) -> Any:
+    return run_kda(op, inputs, options, [])
+
+
+def run_kda(op: str, inputs: tuple[Any, ...], options: dict[str, Any], found: list[Any]) -> Any:
+    """Runs the operation on ``(q, k, v, g, beta, batch)``; ``found`` are faults seen before."""
+    call = _Call(op, *inputs, options)
+    call.found += found
+    call.make_outputs()
+    refused = _native.kda(*call.arguments(view))
+    if refused is not None:
+        raise_refusal(refused)
+    return call.results()
+
+
+class _Call:
+    """One call: its inputs, its options, and the outputs that are made for it."""
+
+    def __init__(
+        self, op: str, q: Any, k: Any, v: Any, g: Any, beta: Any, batch: Any,
+        options: dict[str, Any],
+    ) -> None:  # fmt: skip
+        self.op, self.batch, self.options = op, batch, options
+        self.inputs = {"q": q, "k": k, "v": v, "g": g, "beta": beta}
+        self.outputs = {name: options.get(name) for name in ("out", "final_state", "chunk_states")}
+        self.wants_state = options.get("output_final_state", False) is True
+        self.wants_chunks = options.get("return_chunk_states", False) is True
+        unknown = set(options) - KdaOptions.__annotations__.keys()
+        self.found = [
+            ["PA1105", name, op, "", ", ".join(KdaOptions.__annotations__), ""]
+            for name in sorted(unknown)
+        ]
+        self.found += gradient_faults(
+            op,
+            **self.inputs,
+            **{name: options.get(name) for name in _DIFFERENTIABLE},
+            **self.outputs,
+        )
+
+    def _missing(self) -> list[str]:
+        """The outputs that this call makes itself."""
+        missing = [] if self.outputs["out"] is not None else ["out"]
+        if self.wants_state and self.options.get("state") is None:
+            missing += [] if self.outputs["final_state"] is not None else ["final_state"]
+        if self.wants_chunks and self.outputs["chunk_states"] is None:
+            missing.append("chunk_states")
+        return missing
+
+    def plan_outputs(self) -> None:
+        shape = shape_of(self.inputs["q"])
+        whole = shape is not None and len(shape) == 4
+        for name in self._missing():
+            self.found += allocated_here(name, self._count(name, shape) if whole else None)
+
+    def make_outputs(self) -> None:
+        for name in self._missing():
+            self.outputs[name] = self._made(name)
+            if self.outputs[name] is None:
+                self.found += allocated_here(name)
+
+    def _made(self, name: str) -> Any:
+        q, k, v = (self.inputs[name] for name in ("q", "k", "v"))
+        q_shape, k_shape, v_shape = shape_of(q), shape_of(k), shape_of(v)
+        if any(shape is None or len(shape) != 4 for shape in (q_shape, k_shape, v_shape)):
+            return None
+        if name == "out":
+            return empty(v_shape, q)
+        count = self._count(name, q_shape)
+        if count is None:
+            return None
+        matrix = (k_shape[3], v_shape[3])
+        if self.options.get("state_layout") == "v_first":
+            matrix = matrix[::-1]
+        return empty((count, v_shape[2], *matrix), q, "float32")
+
+    def _count(self, name: str, q_shape: tuple[int, ...]) -> int | None:
+        """First size of an output that is not rows of q: one state a sequence, or a chunk."""
+        if name == "out":
+            return None
+        if name == "final_state":
+            return q_shape[0] if self.batch is None else sequence_count(self.batch)
+        size = self.options.get("chunk_size", 64)
+        if not isinstance(size, int) or size < 1:
+            return None
+        if self.batch is None:
+            return q_shape[0] * -(-q_shape[1] // size)
+        try:
+            self.batch = ready(self.batch)
+        except Error:  # the native check will say the same beside all other faults
+            return None
+        return _native.kda_chunk_count(self.batch._handle, size)
+
+    def arguments(self, see: Any) -> tuple[Any, ...]:
+        """The positional arguments of the native functions (see read_kda)."""
+        o = self.options
+        state = {name: see(o.get(name)) for name in ("A_log", "dt_bias", "state", "initial_state")}
+        return (
+            choice(OP, self.op),
+            self.found or None,
+            *(see(self.inputs[name]) for name in ("q", "k", "v", "g", "beta")),
+            see(self.outputs["out"]),
+            *state.values(),
+            see(self.outputs["final_state"]),
+            boundaries(o.get("slots")),
+            boundaries(o.get("read_slots")),
+            boundaries(o.get("write_slots")),
+            boundaries(o.get("num_accepted_tokens")),
+            see(self.outputs["chunk_states"]),
+            plain(o.get("scale")),
+            choice(GATE, o.get("gate", "given")),
+            choice(BETA_KIND, o.get("beta_kind", "given")),
+            plain(o.get("lower_bound", -5.0)),
+            flag(o.get("l2norm", False)),
+            choice(STATE_LAYOUT, o.get("state_layout")),
+            plain(o.get("null_slot", -1)),
+            plain(o.get("chunk_size", 64)),
+            plain(o.get("implementation")),
+            plain(o.get("threads", 0)),
+            choice(CHECK_LEVEL, o.get("check_level", "host")),
+            see(o.get("workspace")),
+            callback(o.get("progress")),
+            *(() if self.batch is None else batch_arguments(self.batch)),
+        )
+
+    def results(self) -> Any:
+        out, final = self.outputs["out"], self.outputs["final_state"]
+        if self.wants_state and final is None:
+            final = self.options.get("state")
+        if self.wants_chunks:
+            return out, final, self.outputs["chunk_states"]
+        return (out, final) if self.wants_state else out
+
+
+__all__ = [
+    "KdaOptions",
+    "check_kda",
+    "kda_chunk",
+    "kda_recurrent",
+    "kda_workspace_bytes",
+    "run_kda",
+    "why_kda",
+]

@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Words of the Python interface and the numbers that the native module has for them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Literal
+
+Align = Literal["bottom_right", "top_left"]
+CheckLevel = Literal["host", "device", "full"]
+Gate = Literal["given", "softplus", "bounded"]
+BetaKind = Literal["given", "sigmoid", "two_sigmoid"]
+StateLayout = Literal["k_first", "v_first"]
+Side = Literal["query", "key"]
+Progress = Callable[[int, int], object]
+Op = Literal["attention", "kda_recurrent", "kda_chunk"]
+
+ALIGN = {"bottom_right": 0, "top_left": 1}
+CHECK_LEVEL = {"host": 0, "device": 1, "full": 2}
+GATE = {"given": 0, "softplus": 1, "bounded": 2}
+BETA_KIND = {"given": 0, "sigmoid": 1, "two_sigmoid": 2}
+STATE_LAYOUT = {None: -1, "k_first": 0, "v_first": 1}
+SIDE = {"query": 0, "key": 1}
+OP = {"attention": 0, "kda_recurrent": 1, "kda_chunk": 2}
+
+
+def choice(table: Mapping[Any, int], value: Any) -> int | str:
+    """The number of a word. What is no word of the table goes on as text, to be refused there."""
+    try:
+        return table[value]
+    except (KeyError, TypeError):
+        return repr(value)
+
+
+def flag(value: Any) -> Any:
+    """NumPy's booleans are booleans; anything else goes on as it is, to be refused there."""
+    return bool(value) if type(value).__name__ in ("bool", "bool_") else plain(value)
+
+
+def plain(value: Any) -> Any:
+    """A scalar as the native module reads it; what is none goes on as the text of its type."""
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    item = getattr(value, "item", None)
+    if item is not None and getattr(value, "ndim", 1) == 0:
+        return item()
+    return f"a {type(value).__name__}"
+
+
+def callback(value: Any) -> Any:
+    """A function; anything else goes on as the text of its type."""
+    return value if value is None or callable(value) else f"a {type(value).__name__}"

@@ -1,0 +1,183 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How arrays of other libraries become what the native module reads, and new ones are made.
+
+A tensor passes through as it is whenever DLPack can say everything about it. What it cannot say
+(a read-only NumPy array, bfloat16 of ml_dtypes, a tensor without memory) is described in integers:
+address, DLPack code, bits, lanes, device type, device index, read-only, sizes, strides.
+Nothing here copies an element.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import tvm_ffi
+
+Tensor = Any  # a NumPy array, a torch tensor, or any producer of DLPack
+
+# DLPack type codes of NumPy kinds. The extension types of ml_dtypes are found by name.
+_DLPACK_CODES = {"i": 0, "u": 1, "f": 2, "c": 5, "b": 6}
+_DLPACK_NAMED = {
+    "bfloat16": (4, 16),
+    "float8_e4m3fn": (10, 8),
+    "float8_e5m2": (12, 8),
+}
+_DLPACK_OPAQUE = 3
+_CPU = 1
+
+
+def _describe_numpy(array: np.ndarray) -> list[int] | str:
+    dtype = array.dtype
+    if not dtype.isnative or any(stride % max(dtype.itemsize, 1) for stride in array.strides):
+        return f"an array of {dtype!s} that is not made of whole, native elements"
+    if dtype.name in _DLPACK_NAMED:
+        code, bits = _DLPACK_NAMED[dtype.name]
+    else:
+        code = _DLPACK_CODES.get(dtype.kind, _DLPACK_OPAQUE)
+        bits = dtype.itemsize * 8
+    address = array.__array_interface__["data"][0]
+    strides = [stride // max(dtype.itemsize, 1) for stride in array.strides]
+    return [
+        address,
+        code,
+        min(bits, 255),
+        1,
+        _CPU,
+        0,
+        not array.flags.writeable,
+        *array.shape,
+        *strides,
+    ]
+
+
+def _view_numpy(array: np.ndarray) -> Any:
+    if array.dtype.char in "fdebilqBILQ?" and array.flags.writeable and array.dtype.isnative:
+        itemsize = array.itemsize
+        if all(stride % itemsize == 0 for stride in array.strides):
+            return array
+    return _describe_numpy(array)
+
+
+def _view_dlpack(tensor: Any) -> Any:
+    return tensor
+
+
+def _view_nothing(_: None) -> None:
+    return None
+
+
+def _view_other(value: Any) -> str:
+    return f"a {type(value).__name__}"
+
+
+def _handler(kind: type) -> Callable[[Any], Any]:
+    if issubclass(kind, np.ndarray):
+        return _view_numpy
+    describe = getattr(kind, "_packattn_describe", None)
+    if describe is not None:
+        return describe
+    if hasattr(kind, "__dlpack__"):
+        return _view_dlpack
+    return _view_other
+
+
+_handlers: dict[type, Callable[[Any], Any]] = {type(None): _view_nothing}
+
+
+def view(value: Any) -> Any:
+    """What the native module reads in place of ``value``."""
+    kind = type(value)
+    handler = _handlers.get(kind)
+    if handler is None:
+        handler = _handlers[kind] = _handler(kind)
+    return handler(value)
+
+
+def view_unrun(value: Any) -> Any:
+    """The same for a call that is only checked, which takes a tensor without memory too."""
+    unrun = getattr(type(value), "_packattn_describe_unrun", None)
+    return view(value) if unrun is None else unrun(value)
+
+
+def boundaries(value: Any) -> Any:
+    """Boundaries may also be sequences of Python integers."""
+    if isinstance(value, (list, tuple, range)):
+        try:
+            array = np.asarray(value)
+        except (ValueError, TypeError, OverflowError):
+            return _view_other(value)
+        # An empty list has no type of its own, and integers past 64 bits become objects.
+        return array.astype(np.int64) if array.size == 0 else view(array)
+    return view(value)
+
+
+def is_torch(value: Any) -> bool:
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(value, torch.Tensor)
+
+
+def gradient_faults(operation: str, **tensors: Any) -> list[list[str]]:
+    """Rows for CallReader::faults, one for each tensor that expects a gradient."""
+    torch = sys.modules.get("torch")
+    if torch is None or not torch.is_grad_enabled():
+        return []
+    return [
+        ["PA3008", name, operation, "", "", ""]
+        for name, tensor in tensors.items()
+        if isinstance(tensor, torch.Tensor) and tensor.requires_grad
+    ]
+
+
+_OUTPUT_SHAPES = {
+    "out": "[T, heads, head size of v]",
+    "lse": "[heads, T]",
+    "final_state": "[N, HV, K, V]",
+    "chunk_states": "[chunks, HV, K, V]",
+    "packed": "[T, ...]",
+    "padded": "[B, S, ...]",
+}
+
+
+def allocated_here(name: str, rows: int | None = None) -> list[list[str]]:
+    """A row that tells the native checks of an output that is made here, with its first size where
+    the others do not tell it. A call from whose shapes none can be made is then not also accused
+    of giving none."""
+    return [["", name, "" if rows is None else str(rows), "", _OUTPUT_SHAPES[name], ""]]
+
+
+def shape_of(value: Any) -> tuple[int, ...] | None:
+    """The shape, or None for what has none."""
+    shape = getattr(value, "shape", None)
+    return tuple(shape) if isinstance(shape, (tuple, list)) else None
+
+
+def empty(shape: Sequence[int], like: Any, dtype: str | None = None) -> Any:
+    """A new tensor of the kind and on the device of ``like``, of its element type or of the named
+    one. Producers of DLPack other than NumPy and torch get a NumPy array; None if there is no way.
+    """
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(like, torch.Tensor):
+        kind = like.dtype if dtype is None else getattr(torch, dtype)
+        return torch.empty(shape, dtype=kind, device=like.device)
+    if isinstance(like, np.ndarray):
+        return np.empty(shape, like.dtype if dtype is None else dtype)
+    unreal = getattr(like, "_packattn_empty", None)
+    if unreal is not None:
+        return unreal(shape, dtype)
+    if hasattr(like, "__dlpack_device__") and like.__dlpack_device__()[0] == _CPU:
+        try:
+            return np.empty(shape, str(tvm_ffi.from_dlpack(like).dtype) if dtype is None else dtype)
+        except TypeError:  # an element type that NumPy does not have
+            return None
+    return None
+
+
+def full(shape: Sequence[int], like: Any, value: float, dtype: str = "float32") -> Any:
+    """A new tensor of one value, of the kind and on the device of ``like``."""
+    made = empty(shape, like, dtype)
+    if made is not None:
+        made[...] = value
+    return made

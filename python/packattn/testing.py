@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What tests of packattn and of its users need: faults on demand, tensors without memory."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from . import _native
+from ._implementations import implementations
+
+# DLPack's type codes and bits.
+_DTYPES = {
+    "float32": (2, 32),
+    "float64": (2, 64),
+    "float16": (2, 16),
+    "bfloat16": (4, 16),
+    "float8_e4m3fn": (10, 8),
+    "int8": (0, 8),
+    "int16": (0, 16),
+    "int32": (0, 32),
+    "int64": (0, 64),
+    "uint8": (1, 8),
+    "bool": (6, 8),
+}
+_DEVICES = {
+    "cpu": 1,
+    "cuda": 2,
+    "cuda_host": 3,
+    "vulkan": 7,
+    "metal": 8,
+    "rocm": 10,
+    "npu": 12,
+    "cuda_managed": 13,
+    "oneapi": 14,
+}
+
+# Addresses that no process maps, so that the ranges of such tensors overlap nothing.
+_addresses = itertools.count(1 << 60, 1 << 40)
+
+_cuda_hidden = False
+
+
+@contextmanager
+def inject_faults(
+    *, fail_allocations: bool = False, hide_simd: bool = False, hide_cuda: bool = False
+) -> Iterator[None]:
+    """Provokes faults of the machine inside a ``with`` block, in the whole process.
+
+    :param fail_allocations: every workspace allocation fails (PA5001).
+    :param hide_simd: the processor seems to have no vector instructions (PA3006).
+    :param hide_cuda: the CUDA driver seems absent (PA4xxx).
+    """
+    global _cuda_hidden
+    _native.inject_faults(fail_allocations, hide_simd, hide_cuda)
+    _cuda_hidden = hide_cuda
+    try:
+        yield
+    finally:
+        _native.inject_faults(False, False, False)
+        _cuda_hidden = False
+
+
+class FakeTensor:
+    """A tensor without memory; see `fake_tensor`."""
+
+    def __init__(
+        self, shape: Sequence[int], dtype: str, device: str, strides: Sequence[int] | None
+    ) -> None:
+        name, _, index = device.partition(":")
+        if dtype not in _DTYPES or name not in _DEVICES:
+            raise TypeError(
+                f"dtype one of {', '.join(_DTYPES)}; device one of {', '.join(_DEVICES)}, with :N"
+            )
+        self.shape = tuple(int(n) for n in shape)
+        self.dtype = dtype
+        self.device = device
+        self.strides = tuple(strides) if strides is not None else _contiguous(self.shape)
+        if len(self.strides) != len(self.shape):
+            raise TypeError("strides and shape differ in length")
+        self._place = (_DEVICES[name], int(index or 0))
+        self._address = next(_addresses)
+
+    @property
+    def ndim(self) -> int:
+        return len(self.shape)
+
+    def __repr__(self) -> str:
+        return f"fake_tensor({self.shape}, {self.dtype!r}, {self.device!r})"
+
+    def _describe(self, address: int) -> list[int]:
+        return [address, *_DTYPES[self.dtype], 1, *self._place, 0, *self.shape, *self.strides]
+
+    def _packattn_empty(self, shape: Sequence[int], dtype: str | None) -> FakeTensor:
+        return FakeTensor(shape, dtype or self.dtype, self.device, None)
+
+    def _packattn_describe(self) -> list[int]:
+        # Without CUDA nothing can reach a device's memory, and the call is refused
+        # for that reason (PA4001) rather than for a missing address.
+        return self._describe(self._address if self._unreachable() else 0)
+
+    def _unreachable(self) -> bool:
+        if self._place[0] != _DEVICES["cuda"]:
+            return not self.device.startswith(("cpu", "cuda"))
+        return _cuda_hidden or all(
+            name.startswith(("cpu/", "ref/")) for name in implementations("attention")
+        )
+
+    def _packattn_describe_unrun(self) -> list[int]:
+        return self._describe(self._address)
+
+
+def fake_tensor(
+    shape: Sequence[int],
+    dtype: str = "float32",
+    device: str = "cuda:0",
+    *,
+    strides: Sequence[int] | None = None,
+) -> Any:
+    """A tensor that has a shape, a dtype and a device but no memory.
+
+    ``packattn.check_*`` and ``why*`` take it like a real one, so that calls meant for a GPU can
+    be checked where there is none. An operation refuses it: PA4xxx for a GPU where there is
+    no CUDA, else PA1013.
+    """
+    return FakeTensor(shape, dtype, device, strides)
+
+
+def _contiguous(shape: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(math.prod(shape[dim + 1 :]) for dim in range(len(shape)))
