@@ -65,10 +65,10 @@ template <class T>
 __device__ const T* key_row(const AttentionParams& p, const Item& item, const KeyRows& rows,
                             std::int32_t key) {
   const auto* data = static_cast<const T*>(rows.data) + item.head_k * rows.head_stride;
-  if (p.block_table == nullptr) return data + (item.sequence.k_start + key) * rows.row_stride;
+  if (p.batch.block_table == nullptr) return data + (item.sequence.k_start + key) * rows.row_stride;
   const auto slot = key / p.page_size;
   const auto within = key % p.page_size;
-  const std::int64_t page = p.block_table[item.n * p.table_stride + slot];
+  const std::int64_t page = p.batch.block_table[item.n * p.batch.table_stride + slot];
   return data + page * rows.page_stride + within * rows.row_stride;
 }
 

@@ -30,8 +30,6 @@ struct AttentionParams {
   KeyRows k, v;
   float* lse;  ///< null if not wanted
   std::int64_t lse_stride;
-  const std::int32_t* block_table;  ///< null unless paged
-  std::int64_t table_stride;
   std::int32_t page_size;
   const float* slopes;  ///< null without ALiBi
   std::int64_t slopes_sequence_stride, slopes_head_stride;
@@ -40,6 +38,8 @@ struct AttentionParams {
   std::int32_t heads_k, group;
   std::int32_t head_dim, value_dim;
   float scale, softcap;
+  /// Neither softcap nor ALiBi and scale > 0: scores stay unscaled until they are exponents.
+  bool plain;
   std::int32_t left, right;  ///< window bounds as in MaskRule, at most 2^30
   bool bottom_right;
   bool out_fp32;

@@ -97,11 +97,13 @@ Schedule::Schedule(const PackedBatch& batch, std::int64_t rows_q, Device device,
     : size_(static_cast<std::int32_t>(batch.size())),
       tile_rows_(tile_rows),
       tile_bound_(max_tiles(rows_q, batch.size(), tile_rows)),
+      table_width_(batch.host_known() ? batch.state().pages_per_sequence : 0),
       device_(device) {
   array_bytes_ = aligned(static_cast<std::size_t>(size_) * sizeof(DeviceSequence)) +
                  aligned((static_cast<std::size_t>(size_) + 1) * sizeof(Gap)) +
                  aligned(static_cast<std::size_t>(tile_bound_) * sizeof(Tile)) +
-                 aligned(sizeof(std::int32_t));
+                 aligned(sizeof(std::int32_t)) +
+                 aligned(static_cast<std::size_t>(size_ * table_width_) * sizeof(std::int32_t));
   if (batch.host_known()) upload(batch, rows_q);
 }
 
@@ -125,6 +127,11 @@ DeviceBatch Schedule::layout(std::byte* memory) const {
   batch.tiles = reinterpret_cast<Tile*>(memory);
   memory += aligned(static_cast<std::size_t>(tile_bound_) * sizeof(Tile));
   batch.tile_count = reinterpret_cast<std::int32_t*>(memory);
+  memory += aligned(sizeof(std::int32_t));
+  if (table_width_ > 0) {
+    batch.block_table = reinterpret_cast<const std::int32_t*>(memory);
+    batch.table_stride = table_width_;
+  }
   return batch;
 }
 
@@ -136,6 +143,8 @@ void Schedule::upload(const PackedBatch& batch, std::int64_t rows_q) {
   std::copy(host.gaps.begin(), host.gaps.end(), at.gaps);
   std::copy(host.tiles.begin(), host.tiles.end(), at.tiles);
   *at.tile_count = static_cast<std::int32_t>(host.tiles.size());
+  std::copy(batch.state().block_table.begin(), batch.state().block_table.end(),
+            const_cast<std::int32_t*>(at.block_table));
 
   const DeviceGuard guard(device_);
   const RelaxedCapture relaxed;
@@ -152,7 +161,9 @@ void Schedule::upload(const PackedBatch& batch, std::int64_t rows_q) {
 DeviceBatch Schedule::prepare(const PlannerInput& input, DeviceWorkspace& workspace,
                               cudaStream_t stream) const {
   if (uploaded_ != nullptr) return layout(uploaded_);
-  const DeviceBatch batch = layout(workspace.take<std::byte>(array_bytes_));
+  DeviceBatch batch = layout(workspace.take<std::byte>(array_bytes_));
+  batch.block_table = input.block_table;
+  batch.table_stride = input.table_stride;
   launch_planner(input, batch, status_word(device_.index, stream), stream);
   return batch;
 }

@@ -38,9 +38,11 @@ struct StatusWord {
 
 /// The schedule in device memory.
 struct DeviceBatch {
-  DeviceSequence* sequences;  ///< [size]
-  Gap* gaps;                  ///< [size + 1], most of them empty
-  Tile* tiles;                ///< the heaviest first
+  DeviceSequence* sequences;        ///< [size]
+  Gap* gaps;                        ///< [size + 1], most of them empty
+  Tile* tiles;                      ///< the heaviest first
+  const std::int32_t* block_table;  ///< null unless paged
+  std::int64_t table_stride;
   std::int32_t* tile_count;
   std::int32_t size;
 };
@@ -104,6 +106,7 @@ class Schedule {
   int tile_rows_;
   std::int64_t tile_bound_;
   std::size_t array_bytes_;
+  std::int64_t table_width_;  ///< of an uploaded block table
   Device device_;
   std::byte* uploaded_ = nullptr;
 };

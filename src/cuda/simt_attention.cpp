@@ -151,6 +151,7 @@ AttentionParams attention_params(const AttentionCall& call) {
   params.value_dim = static_cast<std::int32_t>(p.value_dim);
   params.scale = static_cast<float>(p.scale);
   params.softcap = static_cast<float>(p.softcap);
+  params.plain = p.softcap == 0 && !p.alibi && p.scale > 0;
   params.left = static_cast<std::int32_t>(std::min(p.mask.left, longest_sequence));
   params.right = static_cast<std::int32_t>(std::min(p.mask.right, longest_sequence));
   params.bottom_right = p.mask.align == Align::bottom_right;

@@ -25,13 +25,14 @@ constexpr int tile_m = simt_tile;
 
 /// Head sizes padded to what is compiled; `keys` keys a tile so that two stages fit in 100 KB
 /// (160 KB for 256).
-template <class Element, int d, int dv, int keys_per_tile>
+template <class Element, int d, int dv, int keys_per_tile, int blocks_per_processor>
 struct Config {
   using T = Element;
   static constexpr int head = d;
   static constexpr int value = dv;
   static constexpr int keys = keys_per_tile;
   static constexpr int stages = 2;
+  static constexpr int blocks = blocks_per_processor;
 };
 
 template <class C>
@@ -166,51 +167,65 @@ struct RowState {
   float m[2], l[2];
 };
 
+/// Masks and transforms one row's scores. Unscaled scores of a tile that the row sees whole need
+/// neither, and their bits are the same either way.
+template <class C>
+__device__ void finish_scores(const AttentionParams& p, const Item& item, std::int32_t first,
+                              int half, const RowState& rows, Scores<C>& s) {
+  const std::int32_t diagonal = rows.diagonal[half];
+  const std::int32_t low = diagonal - p.left;
+  const std::int32_t high = min(diagonal + p.right + 1, item.sequence.k_length);
+  if (p.plain && low <= first && first + C::keys <= high) return;
+  const int column = first + 2 * (static_cast<int>(threadIdx.x) % 4);
+#pragma unroll
+  for (int n = 0; n < C::keys / 8; ++n) {
+#pragma unroll
+    for (int c = 0; c < 2; ++c) {
+      const std::int32_t key = column + n * 8 + c;
+      float& x = s[n][2 * half + c];
+      if (!p.plain) x = transform<FastTanh>(p, x, rows.slope[half], diagonal - key);
+      if (key < low || key >= high) x = -INFINITY;
+    }
+  }
+}
+
+__device__ float quad_max(float x) {
+  x = fmaxf(x, __shfl_xor_sync(0xffffffffU, x, 1));
+  return fmaxf(x, __shfl_xor_sync(0xffffffffU, x, 2));
+}
+__device__ float quad_sum(float x) {
+  x += __shfl_xor_sync(0xffffffffU, x, 1);
+  return x + __shfl_xor_sync(0xffffffffU, x, 2);
+}
+
 /// Scores become weights; the row's maximum and sum move on, and the accumulator with them.
 template <class C>
 __device__ void softmax_step(const AttentionParams& p, const Item& item, std::int32_t first,
                              RowState& rows, Scores<C>& s, Accumulator<C>& o) {
-  const int column = 2 * (static_cast<int>(threadIdx.x) % 4);
+  const float factor = p.plain ? p.scale * log2e : log2e;
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
-    const std::int32_t low = rows.diagonal[half] - p.left;
-    const std::int32_t high = min(rows.diagonal[half] + p.right + 1, item.sequence.k_length);
+    finish_scores<C>(p, item, first, half, rows, s);
     float top = -INFINITY;
 #pragma unroll
-    for (int n = 0; n < C::keys / 8; ++n) {
-#pragma unroll
-      for (int c = 0; c < 2; ++c) {
-        const std::int32_t key = first + n * 8 + column + c;
-        float& x = s[n][2 * half + c];
-        x = key >= low && key < high
-                ? transform<FastTanh>(p, x, rows.slope[half], rows.diagonal[half] - key)
-                : -INFINITY;
-        top = fmaxf(top, x);
-      }
-    }
-    top = fmaxf(top, __shfl_xor_sync(0xffffffffU, top, 1));
-    top = fmaxf(top, __shfl_xor_sync(0xffffffffU, top, 2));
-    const float m = fmaxf(rows.m[half], top);
+    for (auto& x : s) top = fmaxf(top, fmaxf(x[2 * half], x[2 * half + 1]));
+    const float m = fmaxf(rows.m[half], quad_max(top));
     const float base = m == -INFINITY ? 0 : m;
-    const float rescale = ptx::exp2_approx((rows.m[half] - base) * log2e);
+    const float rescale = ptx::exp2_approx((rows.m[half] - base) * factor);
     float sum = 0;
 #pragma unroll
-    for (int n = 0; n < C::keys / 8; ++n) {
-#pragma unroll
-      for (int c = 0; c < 2; ++c) {
-        float& x = s[n][2 * half + c];
-        x = ptx::exp2_approx((x - base) * log2e);
-        sum += x;
-      }
+    for (auto& x : s) {
+      // The difference first: a fused x * factor - m * factor would not be 0 for a lone key.
+      x[2 * half] = ptx::exp2_approx((x[2 * half] - base) * factor);
+      x[2 * half + 1] = ptx::exp2_approx((x[2 * half + 1] - base) * factor);
+      sum += x[2 * half] + x[2 * half + 1];
     }
-    sum += __shfl_xor_sync(0xffffffffU, sum, 1);
-    sum += __shfl_xor_sync(0xffffffffU, sum, 2);
     rows.m[half] = m;
-    rows.l[half] = __fmaf_rn(rows.l[half], rescale, sum);
+    rows.l[half] = __fmaf_rn(rows.l[half], rescale, quad_sum(sum));
 #pragma unroll
-    for (int n = 0; n < C::value / 8; ++n) {
-      o[n][2 * half] *= rescale;
-      o[n][2 * half + 1] *= rescale;
+    for (auto& x : o) {
+      x[2 * half] *= rescale;
+      x[2 * half + 1] *= rescale;
     }
   }
 }
@@ -243,6 +258,10 @@ __device__ void run_segment(const AttentionParams& p, const Item& item, const Se
     accumulate<C>(shared, stage, s, o);
     __syncthreads();  // the stage is free for the load after next
     stage ^= 1;
+  }
+  if (p.plain) {  // from here on a maximum is a score
+    rows.m[0] *= p.scale;
+    rows.m[1] *= p.scale;
   }
 }
 
@@ -356,7 +375,7 @@ __device__ void run_item(const AttentionParams& p, const Item& item, float* scra
 }
 
 template <class C>
-__global__ void __launch_bounds__(threads, 2)
+__global__ void __launch_bounds__(threads, C::blocks)
     attention_kernel(const __grid_constant__ AttentionParams p,
                      const __grid_constant__ SimtLaunch launch) {
   extern __shared__ std::byte bytes[];
@@ -373,7 +392,7 @@ __global__ void __launch_bounds__(threads, 2)
 
 /// One segment of one item a block; the results wait in scratch for combine_kernel.
 template <class C>
-__global__ void __launch_bounds__(threads, 2)
+__global__ void __launch_bounds__(threads, C::blocks)
     segment_kernel(const __grid_constant__ AttentionParams p,
                    const __grid_constant__ SimtLaunch launch) {
   extern __shared__ std::byte bytes[];
@@ -419,10 +438,10 @@ void launch_config(const AttentionParams& p, const SimtLaunch& launch, cudaStrea
 template <class T>
 void launch_dtype(const AttentionParams& p, const SimtLaunch& launch, cudaStream_t stream) {
   switch (launch.bucket) {
-    case Bucket::d64: return launch_config<Config<T, 64, 64, 64>>(p, launch, stream);
-    case Bucket::d128: return launch_config<Config<T, 128, 128, 64>>(p, launch, stream);
-    case Bucket::d192_128: return launch_config<Config<T, 192, 128, 32>>(p, launch, stream);
-    case Bucket::d256: return launch_config<Config<T, 256, 256, 32>>(p, launch, stream);
+    case Bucket::d64: return launch_config<Config<T, 64, 64, 64, 3>>(p, launch, stream);
+    case Bucket::d128: return launch_config<Config<T, 128, 128, 32, 3>>(p, launch, stream);
+    case Bucket::d192_128: return launch_config<Config<T, 192, 128, 32, 3>>(p, launch, stream);
+    case Bucket::d256: return launch_config<Config<T, 256, 256, 32, 2>>(p, launch, stream);
   }
 }
 

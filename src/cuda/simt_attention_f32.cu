@@ -199,7 +199,7 @@ void launch_sizes(const AttentionParams& p, const SimtLaunch& launch, cudaStream
   kernel<<<launch.blocks, threads, bytes, stream>>>(p, launch);
   check(cudaGetLastError(), "simt/attention");
   if (launch.segments == 1) return;
-  combine_kernel<float, value><<<launch.blocks, threads, 0, stream>>>(p, launch);
+  combine_kernel<float, value><<<launch.blocks, simt_threads, 0, stream>>>(p, launch);
   check(cudaGetLastError(), "simt/attention");
 }
 
