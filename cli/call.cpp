@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "call.h"
 
+#include <algorithm>
+#include <bit>
 #include <cstdint>
 
 #include <fmt/format.h>
@@ -13,7 +15,7 @@ namespace {
 TensorView imaginary(DType dtype, Device device, const std::vector<std::int64_t>& shape) {
   static std::uintptr_t next = std::uintptr_t{1} << 58;
   next += std::uintptr_t{1} << 50;
-  return {reinterpret_cast<void*>(next), dtype, device, shape};
+  return {std::bit_cast<void*>(next), dtype, device, shape};
 }
 
 std::vector<std::int64_t> shape_of(const TensorView& tensor) {

@@ -2,6 +2,7 @@
 #include "description.h"
 
 #include <algorithm>
+#include <bit>
 #include <charconv>
 #include <cstring>
 #include <fstream>
@@ -125,7 +126,7 @@ class Reader {
   // Aligned, and far enough apart that no two tensors overlap.
   void* next_address() {
     address_ += std::uintptr_t{1} << 50;
-    return reinterpret_cast<void*>(address_);
+    return std::bit_cast<void*>(address_);
   }
 
   std::vector<std::int64_t> integers(const json& list, const std::string& what) const {

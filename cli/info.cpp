@@ -101,6 +101,7 @@ void list_file(const InfoRequest& request) {
   for (const std::string& name : file.names()) {
     const TensorView tensor = file.tensor(name);
     std::vector<std::int64_t> shape;
+    shape.reserve(static_cast<std::size_t>(tensor.rank()));
     for (int dim = 0; dim < tensor.rank(); ++dim) shape.push_back(tensor.size(dim));
     info["tensors"][name] = {{"dtype", to_string(tensor.dtype())}, {"shape", shape}};
   }

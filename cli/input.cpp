@@ -10,38 +10,38 @@ constexpr std::string_view option_prefix = "packattn.";
 
 /// Tensors of each argument group under the names that files use.
 template <class Group>
-using Fields = std::vector<std::pair<const char*, TensorView Group::*>>;
+using Field = std::pair<const char*, TensorView Group::*>;
 
-const Fields<AttentionArgs> attention_fields{
+constexpr Field<AttentionArgs> attention_fields[]{
     {"q", &AttentionArgs::q}, {"k", &AttentionArgs::k}, {"v", &AttentionArgs::v}};
-const Fields<AttentionOptions> attention_option_fields{
+constexpr Field<AttentionOptions> attention_option_fields[]{
     {"alibi_slopes", &AttentionOptions::alibi_slopes}, {"sinks", &AttentionOptions::sinks}};
-const Fields<KdaArgs> kda_fields{{"q", &KdaArgs::q},
-                                 {"k", &KdaArgs::k},
-                                 {"v", &KdaArgs::v},
-                                 {"g", &KdaArgs::g},
-                                 {"beta", &KdaArgs::beta},
-                                 {"A_log", &KdaArgs::A_log},
-                                 {"dt_bias", &KdaArgs::dt_bias},
-                                 {"state", &KdaArgs::state},
-                                 {"initial_state", &KdaArgs::initial_state},
-                                 {"slots", &KdaArgs::slots},
-                                 {"read_slots", &KdaArgs::read_slots},
-                                 {"write_slots", &KdaArgs::write_slots},
-                                 {"num_accepted_tokens", &KdaArgs::num_accepted_tokens}};
-const Fields<BatchSpec> batch_fields{{"cu_seqlens_q", &BatchSpec::cu_seqlens_q},
-                                     {"cu_seqlens_k", &BatchSpec::cu_seqlens_k},
-                                     {"host_q", &BatchSpec::host_q},
-                                     {"host_k", &BatchSpec::host_k},
-                                     {"lengths_q", &BatchSpec::lengths_q},
-                                     {"lengths_k", &BatchSpec::lengths_k},
-                                     {"starts_q", &BatchSpec::starts_q},
-                                     {"starts_k", &BatchSpec::starts_k},
-                                     {"seqlens_k", &BatchSpec::seqlens_k},
-                                     {"block_table", &BatchSpec::block_table},
-                                     {"padding_mask_q", &BatchSpec::padding_mask_q},
-                                     {"padding_mask_k", &BatchSpec::padding_mask_k},
-                                     {"position_ids", &BatchSpec::position_ids}};
+constexpr Field<KdaArgs> kda_fields[]{{"q", &KdaArgs::q},
+                                      {"k", &KdaArgs::k},
+                                      {"v", &KdaArgs::v},
+                                      {"g", &KdaArgs::g},
+                                      {"beta", &KdaArgs::beta},
+                                      {"A_log", &KdaArgs::A_log},
+                                      {"dt_bias", &KdaArgs::dt_bias},
+                                      {"state", &KdaArgs::state},
+                                      {"initial_state", &KdaArgs::initial_state},
+                                      {"slots", &KdaArgs::slots},
+                                      {"read_slots", &KdaArgs::read_slots},
+                                      {"write_slots", &KdaArgs::write_slots},
+                                      {"num_accepted_tokens", &KdaArgs::num_accepted_tokens}};
+constexpr Field<BatchSpec> batch_fields[]{{"cu_seqlens_q", &BatchSpec::cu_seqlens_q},
+                                          {"cu_seqlens_k", &BatchSpec::cu_seqlens_k},
+                                          {"host_q", &BatchSpec::host_q},
+                                          {"host_k", &BatchSpec::host_k},
+                                          {"lengths_q", &BatchSpec::lengths_q},
+                                          {"lengths_k", &BatchSpec::lengths_k},
+                                          {"starts_q", &BatchSpec::starts_q},
+                                          {"starts_k", &BatchSpec::starts_k},
+                                          {"seqlens_k", &BatchSpec::seqlens_k},
+                                          {"block_table", &BatchSpec::block_table},
+                                          {"padding_mask_q", &BatchSpec::padding_mask_q},
+                                          {"padding_mask_k", &BatchSpec::padding_mask_k},
+                                          {"position_ids", &BatchSpec::position_ids}};
 
 }  // namespace
 
@@ -60,6 +60,7 @@ Input::Input(const std::filesystem::path& path) {
 std::vector<std::string> Input::names() const {
   if (file_) return file_->names();
   std::vector<std::string> names;
+  names.reserve(description_.tensors.size());
   for (const auto& tensor : description_.tensors) names.push_back(tensor.first);
   return names;
 }

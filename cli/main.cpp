@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
 #include <functional>
 #include <new>
 #include <string>
+#include <vector>
 
 #include <CLI/App.hpp>
 #include <CLI/Config.hpp>
@@ -57,8 +59,6 @@ class CommandLine {
     }
     return chosen_();
   }
-
-  bool json() const { return call_.json || explain_.json || errors_.json || info_.json; }
 
  private:
   CLI::App* add(const std::string& name, const std::string& about, std::function<int()> command) {
@@ -126,22 +126,30 @@ class CommandLine {
   std::function<int()> chosen_;
 };
 
+int run_command_line(int count, char** arguments) {
+  const std::vector<std::string> words(arguments, arguments + count);
+  const bool json = std::ranges::find(words, "--json") != words.end();
+  try {
+    CommandLine command_line;
+    return command_line(count, arguments);
+  } catch (const Error& error) {
+    return report(error.faults(), json);
+  } catch (const std::bad_alloc&) {
+    return report({make_fault(Code::out_of_memory, {.value = "an unknown number of"})}, json);
+  } catch (const std::exception& error) {
+    const Fault fault =
+        make_fault(Code::internal, {.argument = "the command line", .value = error.what()});
+    return report({fault}, json);
+  }
+}
+
 }  // namespace
 }  // namespace packattn::cli
 
 int main(int count, char** arguments) {
-  using namespace packattn;
-  cli::CommandLine command_line;
   try {
-    return command_line(count, arguments);
-  } catch (const Error& error) {
-    return cli::report(error.faults(), command_line.json());
-  } catch (const std::bad_alloc&) {
-    const Fault fault = make_fault(Code::out_of_memory, {.value = "an unknown number of"});
-    return cli::report({fault}, command_line.json());
-  } catch (const std::exception& error) {
-    const Fault fault =
-        make_fault(Code::internal, {.argument = "the command line", .value = error.what()});
-    return cli::report({fault}, command_line.json());
+    return packattn::cli::run_command_line(count, arguments);
+  } catch (...) {  // not even the report could be written
+    return packattn::cli::exit_failed;
   }
 }

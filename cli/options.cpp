@@ -66,7 +66,7 @@ std::string truth(const std::string& text, T& target) {
   return choice<bool>(text, target, {{"true", true}, {"false", false}});
 }
 
-const OptionRow rows[] = {
+constexpr OptionRow rows[] = {
     {"softmax_scale", For::attention, false, "factor of the scores (default 1 / sqrt(D))",
      [](Call& c, Text t) { return number(t, c.attention_options.softmax_scale); }},
     {"causal", For::attention, true, "a query sees no later key",

@@ -37,6 +37,7 @@ Call read_call(const Input& input, const OptionTexts& given) {
 
 std::vector<std::int64_t> shape_of(const TensorView& tensor) {
   std::vector<std::int64_t> shape;
+  shape.reserve(static_cast<std::size_t>(tensor.rank()));
   for (int dim = 0; dim < tensor.rank(); ++dim) shape.push_back(tensor.size(dim));
   return shape;
 }

@@ -206,6 +206,7 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
 // The format wants all data named, once: bytes that no tensor names could hide anything.
 std::optional<std::string> uncovered(const Header& header, std::uint64_t data_bytes) {
   std::vector<const std::pair<const std::string, HeaderEntry>*> in_order;
+  in_order.reserve(header.tensors.size());
   for (const auto& tensor : header.tensors) in_order.push_back(&tensor);
   std::ranges::sort(in_order, {}, [](const auto* tensor) {
     return std::pair(tensor->second.begin, tensor->second.end);

@@ -71,6 +71,7 @@ void check(const std::string& name, const TensorView& tensor, FaultList& faults)
 
 std::vector<std::int64_t> shape_of(const TensorView& tensor) {
   std::vector<std::int64_t> shape;
+  shape.reserve(static_cast<std::size_t>(tensor.rank()));
   for (int dim = 0; dim < tensor.rank(); ++dim) shape.push_back(tensor.size(dim));
   return shape;
 }
@@ -120,9 +121,13 @@ std::string header_text(const std::vector<const Named*>& in_order,
 
 std::vector<const Named*> widest_first(const std::map<std::string, TensorView>& tensors) {
   std::vector<const Named*> in_order;
+  in_order.reserve(tensors.size());
   for (const Named& tensor : tensors) in_order.push_back(&tensor);
-  std::ranges::stable_sort(in_order, std::greater{},
-                           [](const Named* tensor) { return size_of(tensor->second.dtype()); });
+  std::ranges::sort(in_order, [](const Named* a, const Named* b) {
+    const std::size_t wide_a = size_of(a->second.dtype());
+    const std::size_t wide_b = size_of(b->second.dtype());
+    return wide_a != wide_b ? wide_a > wide_b : a->first < b->first;
+  });
   return in_order;
 }
 

@@ -44,7 +44,7 @@ std::vector<Hostile> hostile_files() {
   const std::string good = f32 + R"("shape":[2])" + at8;
   return {
       {"empty file", "", "it has 0 bytes"},
-      {"short length", "\1\0\0", "alone takes 8"},
+      {"short length", std::string(3, '\1'), "alone takes 8"},
       {"huge header", file_of("{}", 0, ~0ULL), "18446744073709551615 bytes"},
       {"header over 100 MB", file_of("{}", 0, 100'000'001), "at most 100000000"},
       {"header past the end", file_of("{}", 0, 3), "ends after 2"},

@@ -162,6 +162,7 @@ TEST(Safetensors, EveryTensorThatCannotBeWrittenIsListed) {
                                     {"f", {nullptr, DType::f32, Device{}, one}}});
   });
   std::vector<Code> codes;
+  codes.reserve(faults.size());
   for (const Fault& fault : faults) codes.push_back(fault.code);
   EXPECT_THAT(codes, ElementsAre(Code::tensor_missing, Code::tensor_device, Code::tensor_dtype,
                                  Code::negative_size, Code::tensor_rank, Code::null_data));
