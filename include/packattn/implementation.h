@@ -26,7 +26,7 @@ enum class CheckLevel {
 /// except the name of an implementation.
 struct Context {
   void* stream = nullptr;           ///< a CUstream; ignored on the CPU
-  int threads = 0;                  ///< CPU threads; 0 means all that this process may use
+  int threads = 0;                  ///< CPU threads; 0 means all that the work keeps busy
   std::string implementation = {};  ///< force this one by name; empty picks the best
   CheckLevel check_level = CheckLevel::host;
   /// Scratch memory on the tensors' device; empty lets the library allocate. The size that an

@@ -60,11 +60,15 @@ const Implementation<Call>& select(ImplementationList<Call> list, const Call& ca
   if (!on_host && std::none_of(list.begin(), list.end(), same_side)) {
     fail(Code::cuda_absent, {.argument = "q", .value = to_string(call.problem.device)});
   }
+  // The usual case first, without wording reasons that nobody will read.
+  for (const auto& row : list) {
+    if ((forced.empty() || row.name == forced) && same_side(row) && !row.decline(call)) return row;
+  }
   std::vector<Fault> reasons;
   for (const auto& row : list) {
     if (!forced.empty() && row.name != forced) continue;
     auto declined = decline(row, call);
-    if (!declined) return row;
+    if (!declined) continue;
     if (!forced.empty()) {
       reasons.push_back(make_fault(Code::implementation_declined,
                                    {.argument = forced, .value = declined->message}));
@@ -74,7 +78,8 @@ const Implementation<Call>& select(ImplementationList<Call> list, const Call& ca
   throw Error(std::move(reasons));
 }
 
-/// Threads to use for `Context::threads`.
-int resolve_threads(int wanted);
+/// Threads to use for `Context::threads`: as many as it says, or else as many as there are
+/// processors and as `operations` multiply-adds keep busy for longer than waking them takes.
+int resolve_threads(int wanted, double operations);
 
 }  // namespace packattn

@@ -366,7 +366,11 @@ void load_queries(const AttentionTile& tile, const TileScratch& w) {
   with_float_type(tile.problem.dtype, [&]<class T>(T) { pack_queries<T>(tile, w); });
 }
 
-bool supported() { return (hwy::SupportedTargets() & HWY_TARGET) != 0; }
+bool supported() {
+  // Highway asks the processor each time, and under a hypervisor cpuid traps: 50 us a call.
+  static const bool yes = (hwy::SupportedTargets() & HWY_TARGET) != 0;
+  return yes;
+}
 
 }  // namespace
 

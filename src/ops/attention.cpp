@@ -41,6 +41,14 @@ AttentionProblem checked(const AttentionArgs& args, const detail::BatchState& ba
   return problem;
 }
 
+double multiply_adds(const AttentionProblem& problem, const PackedBatch& batch) {
+  double scores = 0;
+  for (const Sequence& s : batch.sequences()) {
+    scores += static_cast<double>(s.q_length) * static_cast<double>(s.k_length);
+  }
+  return scores * static_cast<double>(problem.heads_q * (problem.head_dim + problem.value_dim));
+}
+
 /// A call that passed its checks, with the row that takes it and its schedule.
 struct Prepared {
   AttentionProblem problem;
@@ -53,7 +61,7 @@ struct Prepared {
            const Context& context)
       : problem(checked(args, batch.state(), options, context)),
         call{args, options, problem, batch},
-        threads(resolve_threads(context.threads)) {
+        threads(resolve_threads(context.threads, multiply_adds(problem, batch))) {
     row = &select(attention_list(), call, context.implementation);
     plan = batch.state().plans.get(row->name, problem, threads,
                                    [this] { return row->plan(call, threads); });

@@ -48,6 +48,14 @@ CheckedKda checked(Op op, const KdaArgs& args, const detail::BatchState* batch,
   return result;
 }
 
+// Of the recurrence: the state decays, is read twice and written once.
+double multiply_adds(const KdaCall& call) {
+  double tokens = 0;
+  for (const KdaSequence& s : call.sequences) tokens += static_cast<double>(s.length);
+  const KdaProblem& p = call.problem;
+  return 4 * tokens * static_cast<double>(p.value_heads * p.key_dim * p.value_dim);
+}
+
 /// A call that passed its checks, with the row that takes it and its schedule.
 struct Prepared {
   CheckedKda kda;
@@ -60,7 +68,7 @@ struct Prepared {
            const Context& context)
       : kda(checked(op, args, batch, options, context)),
         call{args, kda.problem, kda.sequences, kda.column_slots, kda.initial, kda.final},
-        threads(resolve_threads(context.threads)) {
+        threads(resolve_threads(context.threads, multiply_adds(call))) {
     row = &select(kda_list(op), call, context.implementation);
     const auto make = [this] { return row->plan(call, threads); };
     plan = batch == nullptr ? make() : batch->plans.get(row->name, kda.problem, threads, make);

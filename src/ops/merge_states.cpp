@@ -153,7 +153,8 @@ void merge_states(const MergeArgs& args, const Context& context) {
 
   constexpr std::int64_t chunk = 64;  // tokens a thread takes at a time
   const std::int64_t tokens = args.out.size(0);
-  const RunContext run{.threads = resolve_threads(context.threads),
+  const auto elements = static_cast<double>(args.out.numel());
+  const RunContext run{.threads = resolve_threads(context.threads, 2 * elements),
                        .progress = context.progress ? &context.progress : nullptr};
   with_float_type(args.out_a.dtype(), [&]<class T>(T) {
     with_float_type(args.out.dtype(), [&]<class Out>(Out) {
