@@ -6,6 +6,7 @@
 #include "packattn/implementation.h"
 #include "packattn/io.h"
 #include "packattn/kda.h"
+#include "packattn/layers.h"
 #include "packattn/packed.h"
 #include "packattn/tensor.h"
 #include "packattn/version.h"

@@ -142,50 +142,16 @@ class Checker {
   }
 
   void check_gate_parameters() {
-    const bool used = options_.gate != GateKind::given;
-    p().has_A_log = used && args_.A_log.present();
-    p().has_dt_bias = used && args_.dt_bias.present();
-    if (options_.gate == GateKind::softplus && !args_.A_log.present()) {
-      faults_.add(Code::A_log_missing, {.value = "softplus", .limit = "[HV] fp32"});
-    }
-    for (const NamedView& t : {A_log(), dt_bias()}) {
-      if (!t.view.present()) continue;
-      if (!used) {
-        faults_.add(Code::options_conflict, {.argument = std::string(t.name),
-                                             .value = "the given gate, which does not use it"});
-      }
-      checks_.dtype(t, {DType::f32});
-      if (q_ok_) checks_.same_device(t, q());
-    }
-    if (args_.A_log.present() && checks_.given(A_log(), 1, "[HV]")) {
-      if (v_ok_) checks_.shape(A_log(), {p().value_heads});
-      checks_.readable(A_log());
-    }
-    const TensorView& bias = args_.dt_bias;
-    if (!bias.present() || !q_ok_ || !v_ok_) return;
-    const std::int64_t heads = p().value_heads, K = p().key_dim;
-    if ((bias.rank() == 2 && bias.size(0) == heads && bias.size(1) == K) ||
-        (bias.rank() == 1 && bias.size(0) == heads * K)) {
-      checks_.readable(dt_bias());
-    } else {
-      faults_.add(Code::dt_bias_shape,
-                  {.argument = "dt_bias",
-                   .value = bias.shape_string(),
-                   .limit = fmt::format("[{}, {}] or [{}]", heads, K, heads * K)});
-    }
+    p().has_A_log = options_.gate != GateKind::given && args_.A_log.present();
+    p().has_dt_bias = options_.gate != GateKind::given && args_.dt_bias.present();
+    check_gate_arguments({options_.gate, options_.lower_bound, args_.A_log, args_.dt_bias, q()},
+                         v_ok_ ? p().value_heads : -1, q_ok_ ? p().key_dim : -1, faults_);
   }
 
   void check_options() {
     if (options_.scale && !std::isfinite(*options_.scale)) {
-      faults_.add(
-          Code::scale_invalid,
-          {.argument = "scale", .value = fmt::format("{}", *options_.scale), .limit = "finite"});
-    }
-    if (options_.gate == GateKind::bounded &&
-        !(options_.lower_bound < 0 && std::isfinite(options_.lower_bound))) {
-      faults_.add(Code::lower_bound_invalid, {.argument = "lower_bound",
-                                              .value = fmt::format("{}", options_.lower_bound),
-                                              .limit = "finite and below 0"});
+      faults_.add(Code::scale_invalid,
+                  {.argument = "scale", .value = number_text(*options_.scale), .limit = "finite"});
     }
     const int chunk = options_.chunk_size;
     if (op_ == Op::kda_chunk && chunk != 16 && chunk != 32 && chunk != 64) {

@@ -31,6 +31,17 @@ CheckedKda check_kda_call(Op op, const KdaArgs& args, const detail::BatchState* 
 void check_kda_states(Op op, const KdaArgs& args, const KdaOptions& options, bool shapes_known,
                       CheckedKda& checked, FaultList& faults);
 
+/// What the gate kinds need, against `heads` value heads of K channels; -1 where not known.
+struct GateArguments {
+  GateKind gate;
+  double lower_bound;
+  const TensorView& A_log;
+  const TensorView& dt_bias;
+  NamedView beside;  ///< the tensor whose device they share
+};
+void check_gate_arguments(const GateArguments& arguments, std::int64_t heads, std::int64_t K,
+                          FaultList& faults);
+
 /// Chunks of one sequence.
 std::int64_t count_chunks(std::int64_t length, int chunk_size);
 

@@ -6,7 +6,6 @@
 #include "core/half.h"
 
 namespace packattn::ref {
-namespace {
 
 double read(const TensorView& x, std::int64_t offset) {
   return with_float_type(x.dtype(), [&](auto type) -> double {
@@ -19,6 +18,8 @@ void write(const TensorView& x, std::int64_t offset, double value) {
     x.as<decltype(type)>()[offset] = packattn::store<decltype(type)>(static_cast<float>(value));
   });
 }
+
+namespace {
 
 std::int64_t offset_of(const TensorView& x, const KdaSequence& s, std::int64_t t,
                        std::int64_t head) {
@@ -45,6 +46,16 @@ void normalise(std::vector<double>& x) {
 double sigmoid(double x) { return 1 / (1 + std::exp(-x)); }
 double softplus(double x) { return x > 20 ? x : std::log1p(std::exp(x)); }
 
+double write_strength(const KdaProblem& p, double r) {
+  switch (p.beta) {
+    case BetaKind::sigmoid: return sigmoid(r);
+    case BetaKind::two_sigmoid: return 2 * sigmoid(r);
+    default: return r;
+  }
+}
+
+}  // namespace
+
 double log_decay(const KdaCall& call, double r, std::int64_t head, std::int64_t d) {
   const KdaProblem& p = call.problem;
   if (p.gate == GateKind::given) return r;
@@ -58,16 +69,6 @@ double log_decay(const KdaCall& call, double r, std::int64_t head, std::int64_t 
   if (p.gate == GateKind::softplus) return -rate * softplus(r);
   return p.lower_bound * sigmoid(rate * r);
 }
-
-double write_strength(const KdaProblem& p, double r) {
-  switch (p.beta) {
-    case BetaKind::sigmoid: return sigmoid(r);
-    case BetaKind::two_sigmoid: return 2 * sigmoid(r);
-    default: return r;
-  }
-}
-
-}  // namespace
 
 KdaToken::KdaToken(const KdaProblem& p)
     : q(static_cast<std::size_t>(p.key_dim)),

@@ -35,6 +35,13 @@ struct KdaState {
   std::vector<double> S;
 };
 
+/// The gate kinds: what a raw g becomes.
+double log_decay(const KdaCall& call, double r, std::int64_t head, std::int64_t d);
+
+/// One element of a floating type; `write` rounds once.
+double read(const TensorView& x, std::int64_t offset);
+void write(const TensorView& x, std::int64_t offset, double value);
+
 void write_output(const KdaCall& call, const KdaSequence& sequence, std::int64_t t,
                   std::int64_t head, const std::vector<double>& o);
 

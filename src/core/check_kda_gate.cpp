@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <cmath>
+
+#include <fmt/format.h>
+
+#include "core/check_kda.h"
+
+namespace packattn {
+
+void check_gate_arguments(const GateArguments& a, std::int64_t heads, std::int64_t K,
+                          FaultList& faults) {
+  TensorChecks checks(faults);
+  const NamedView A_log{a.A_log, "A_log"}, dt_bias{a.dt_bias, "dt_bias"};
+  const bool used = a.gate != GateKind::given;
+  if (a.gate == GateKind::softplus && !a.A_log.present()) {
+    faults.add(Code::A_log_missing, {.value = "softplus", .limit = "[HV] fp32"});
+  }
+  for (const NamedView& t : {A_log, dt_bias}) {
+    if (!t.view.present()) continue;
+    if (!used) {
+      faults.add(Code::options_conflict, {.argument = std::string(t.name),
+                                          .value = "the given gate, which does not use it"});
+    }
+    checks.dtype(t, {DType::f32});
+    if (a.beside.view.present()) checks.same_device(t, a.beside);
+  }
+  if (a.A_log.present() && checks.given(A_log, 1, "[HV]")) {
+    if (heads >= 0) checks.shape(A_log, {heads});
+    checks.readable(A_log);
+  }
+  if (a.dt_bias.present() && heads >= 0 && K >= 0) {
+    const TensorView& bias = a.dt_bias;
+    if ((bias.rank() == 2 && bias.size(0) == heads && bias.size(1) == K) ||
+        (bias.rank() == 1 && bias.size(0) == heads * K)) {
+      checks.readable(dt_bias);
+    } else {
+      faults.add(Code::dt_bias_shape,
+                 {.argument = "dt_bias",
+                  .value = bias.shape_string(),
+                  .limit = fmt::format("[{}, {}] or [{}]", heads, K, heads * K)});
+    }
+  }
+  if (a.gate == GateKind::bounded && !(a.lower_bound < 0 && std::isfinite(a.lower_bound))) {
+    faults.add(Code::lower_bound_invalid, {.argument = "lower_bound",
+                                           .value = number_text(a.lower_bound),
+                                           .limit = "finite and below 0"});
+  }
+}
+
+}  // namespace packattn

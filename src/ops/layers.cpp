@@ -1,0 +1,211 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "packattn/layers.h"
+
+#include "core/batch_state.h"
+#include "core/check_attention.h"
+#include "core/check_layers.h"
+#include "core/select.h"
+#include "core/strided_copy.h"
+#include "core/unowned_rows.h"
+#include "core/workspace.h"
+#include "cpu/cpu.h"
+#include "ref/ref.h"
+
+namespace packattn {
+namespace {
+
+// Best first, the reference last. The first row that takes a call runs it.
+template <class Call>
+std::vector<Implementation<Call>> with_reference(std::span<const Implementation<Call>> vectorised,
+                                                 const Implementation<Call>& reference) {
+  std::vector<Implementation<Call>> rows(vectorised.begin(), vectorised.end());
+  rows.push_back(reference);
+  return rows;
+}
+
+ImplementationList<KdaCall> gate_list() {
+  static const auto list = with_reference(cpu::kda_gate(), ref::kda_gate());
+  return list;
+}
+ImplementationList<L2NormCall> l2norm_list() {
+  static const auto list = with_reference(cpu::l2norm(), ref::l2norm());
+  return list;
+}
+ImplementationList<GatedRmsNormCall> gated_rms_norm_list() {
+  static const auto list = with_reference(cpu::gated_rms_norm(), ref::gated_rms_norm());
+  return list;
+}
+ImplementationList<ShortConvolutionCall> short_convolution_list() {
+  static const auto list = with_reference(cpu::short_convolution(), ref::short_convolution());
+  return list;
+}
+
+template <class Call>
+void check_context_of(std::string_view op, ImplementationList<Call> list, const Context& context,
+                      FaultList& faults) {
+  check_context(context, faults);
+  check_implementation_name(op, list, context.implementation, faults);
+}
+
+template <class Call>
+void run(ImplementationList<Call> list, const Call& call, const Context& context) {
+  const int threads = resolve_threads(context.threads);
+  const Implementation<Call>& row = select(list, call, context.implementation);
+  const auto plan = row.plan(call, threads);
+  const Workspace workspace(context, plan->workspace_bytes);
+  row.run(call, *plan,
+          {.threads = threads,
+           .workspace = workspace.bytes(),
+           .stream = context.stream,
+           .progress = context.progress ? &context.progress : nullptr});
+}
+
+KdaProblem check_gate(const KdaGateArgs& args, const KdaGateOptions& options,
+                      const Context& context, FaultList& faults) {
+  check_context_of("kda_gate", gate_list(), context, faults);
+  return check_kda_gate_call(args, options, faults);
+}
+
+LayerProblem check_norm(const L2NormArgs& args, const L2NormOptions& options,
+                        const Context& context, FaultList& faults) {
+  check_context_of("l2norm", l2norm_list(), context, faults);
+  return check_l2norm_call(args, options, faults);
+}
+
+LayerProblem check_norm(const GatedRmsNormArgs& args, const GatedRmsNormOptions& options,
+                        const Context& context, FaultList& faults) {
+  check_context_of("gated_rms_norm", gated_rms_norm_list(), context, faults);
+  return check_gated_rms_norm_call(args, options, faults);
+}
+
+CheckedConvolution check_convolution(const ShortConvolutionArgs& args,
+                                     const detail::BatchState& batch,
+                                     const ShortConvolutionOptions& options, const Context& context,
+                                     FaultList& faults) {
+  check_context_of("short_convolution", short_convolution_list(), context, faults);
+  return check_short_convolution_call(args, batch, options, faults);
+}
+
+/// What needs no arithmetic: states of sequences without tokens, rows of skipped ones and of
+/// nobody.
+void finish_convolution(const ShortConvolutionCall& call, const detail::BatchState& batch) {
+  const TensorView& out = call.args.out;
+  for (const KdaSequence& s : call.sequences) {
+    if (s.skipped) {
+      for (std::int64_t t = s.start; t < s.start + s.length; ++t) zero_inner(out, 1, at(out, t));
+    } else if (s.length == 0 && s.final >= 0 && !call.args.state.present()) {
+      std::byte* to = at(call.final, s.final);
+      if (s.initial < 0) zero_inner(call.final, 1, to);
+      else copy_inner(call.initial, 1, at(call.initial, s.initial), call.final, 1, to);
+    }
+  }
+  clear_unowned_rows(batch, out, 0, {});
+}
+
+void run_convolution(const ShortConvolutionArgs& args, const detail::BatchState& batch,
+                     const ShortConvolutionOptions& options, const Context& context) {
+  FaultList faults;
+  const CheckedConvolution c = check_convolution(args, batch, options, context, faults);
+  std::move(faults).throw_if_any();
+  const ShortConvolutionCall call{args,        c.problem, options.silu, c.taps,
+                                  c.sequences, c.initial, c.final};
+  run(short_convolution_list(), call, context);
+  finish_convolution(call, batch);
+}
+
+}  // namespace
+
+std::vector<std::string> implementations(Layer layer) {
+  std::vector<std::string> names;
+  const auto collect = [&](const auto& list) {
+    for (const auto& row : list) names.emplace_back(row.name);
+  };
+  switch (layer) {
+    case Layer::kda_gate: collect(gate_list()); break;
+    case Layer::l2norm: collect(l2norm_list()); break;
+    case Layer::short_convolution: collect(short_convolution_list()); break;
+    case Layer::gated_rms_norm: collect(gated_rms_norm_list()); break;
+  }
+  return names;
+}
+
+void kda_gate(const KdaGateArgs& args, const KdaGateOptions& options, const Context& context) {
+  FaultList faults;
+  const KdaProblem problem = check_gate(args, options, context, faults);
+  std::move(faults).throw_if_any();
+  const KdaArgs kda{.g = args.g, .out = args.out, .A_log = args.A_log, .dt_bias = args.dt_bias};
+  run(gate_list(), KdaCall{kda, problem, {}, {}, {}, {}}, context);
+}
+
+std::vector<Fault> check_kda_gate(const KdaGateArgs& args, const KdaGateOptions& options,
+                                  const Context& context) {
+  FaultList faults;
+  check_gate(args, options, context, faults);
+  return std::move(faults).take();
+}
+
+void l2norm(const L2NormArgs& args, const L2NormOptions& options, const Context& context) {
+  FaultList faults;
+  const LayerProblem problem = check_norm(args, options, context, faults);
+  std::move(faults).throw_if_any();
+  run(l2norm_list(), L2NormCall{args, problem, options.eps}, context);
+}
+
+std::vector<Fault> check_l2norm(const L2NormArgs& args, const L2NormOptions& options,
+                                const Context& context) {
+  FaultList faults;
+  check_norm(args, options, context, faults);
+  return std::move(faults).take();
+}
+
+void gated_rms_norm(const GatedRmsNormArgs& args, const GatedRmsNormOptions& options,
+                    const Context& context) {
+  FaultList faults;
+  const LayerProblem problem = check_norm(args, options, context, faults);
+  std::move(faults).throw_if_any();
+  run(gated_rms_norm_list(), GatedRmsNormCall{args, problem, options}, context);
+}
+
+std::vector<Fault> check_gated_rms_norm(const GatedRmsNormArgs& args,
+                                        const GatedRmsNormOptions& options,
+                                        const Context& context) {
+  FaultList faults;
+  check_norm(args, options, context, faults);
+  return std::move(faults).take();
+}
+
+void short_convolution(const ShortConvolutionArgs& args, const PackedBatch& batch,
+                       const ShortConvolutionOptions& options, const Context& context) {
+  run_convolution(args, batch.state(), options, context);
+}
+
+void short_convolution(const ShortConvolutionArgs& args, const BatchSpec& spec,
+                       const ShortConvolutionOptions& options, const Context& context) {
+  FaultList faults;
+  detail::BatchState state;
+  detail::parse_batch(spec, state, faults);
+  if (!faults.empty()) check_convolution(args, state, options, context, faults);
+  std::move(faults).throw_if_any();
+  run_convolution(args, state, options, context);
+}
+
+std::vector<Fault> check_short_convolution(const ShortConvolutionArgs& args,
+                                           const PackedBatch& batch,
+                                           const ShortConvolutionOptions& options,
+                                           const Context& context) {
+  FaultList faults;
+  check_convolution(args, batch.state(), options, context, faults);
+  return std::move(faults).take();
+}
+
+std::vector<Fault> check_short_convolution(const ShortConvolutionArgs& args, const BatchSpec& spec,
+                                           const ShortConvolutionOptions& options,
+                                           const Context& context) {
+  FaultList faults;
+  detail::BatchState state;
+  detail::parse_batch(spec, state, faults);
+  check_convolution(args, state, options, context, faults);
+  return std::move(faults).take();
+}
+
+}  // namespace packattn
