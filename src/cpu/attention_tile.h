@@ -87,11 +87,10 @@ struct TileScratch {
 
 /// One instruction set's kernels and the sizes they work in. They are called in this order.
 struct TileKernel {
-  std::string_view name;          ///< "cpu/attention.avx512"
-  std::string_view instructions;  ///< "AVX-512"
-  int block_rows = 0;             ///< query rows computed together
-  int panel = 0;                  ///< keys, or value columns, computed together
-  bool (*supported)() = nullptr;
+  std::string_view name;    ///< "cpu/attention.avx512"
+  std::int64_t target = 0;  ///< Highway's bit for the instruction set
+  int block_rows = 0;       ///< query rows computed together
+  int panel = 0;            ///< keys, or value columns, computed together
 
   void (*load_queries)(const AttentionTile& tile, const TileScratch& scratch) = nullptr;
   /// Attends to the keys of one split, from scratch; the result is `scratch.part`.
