@@ -47,9 +47,11 @@ void check_context_of(std::string_view op, ImplementationList<Call> list, const 
   check_implementation_name(op, list, context.implementation, faults);
 }
 
+/// `operations` of one element, about: what decides whether a second thread is worth waking.
 template <class Call>
-void run(ImplementationList<Call> list, const Call& call, const Context& context) {
-  const int threads = resolve_threads(context.threads);
+void run(ImplementationList<Call> list, const Call& call, std::int64_t elements, double operations,
+         const Context& context) {
+  const int threads = resolve_threads(context.threads, static_cast<double>(elements) * operations);
   const Implementation<Call>& row = select(list, call, context.implementation);
   const auto plan = row.plan(call, threads);
   const Workspace workspace(context, plan->workspace_bytes);
@@ -109,7 +111,8 @@ void run_convolution(const ShortConvolutionArgs& args, const detail::BatchState&
   std::move(faults).throw_if_any();
   const ShortConvolutionCall call{args,        c.problem, options.silu, c.taps,
                                   c.sequences, c.initial, c.final};
-  run(short_convolution_list(), call, context);
+  run(short_convolution_list(), call, c.problem.rows * c.problem.width,
+      static_cast<double>(c.taps) + (options.silu ? 20 : 1), context);
   finish_convolution(call, batch);
 }
 
@@ -134,7 +137,7 @@ void kda_gate(const KdaGateArgs& args, const KdaGateOptions& options, const Cont
   const KdaProblem problem = check_gate(args, options, context, faults);
   std::move(faults).throw_if_any();
   const KdaArgs kda{.g = args.g, .out = args.out, .A_log = args.A_log, .dt_bias = args.dt_bias};
-  run(gate_list(), KdaCall{kda, problem, {}, {}, {}, {}}, context);
+  run(gate_list(), KdaCall{kda, problem, {}, {}, {}, {}}, args.g.numel(), 40, context);
 }
 
 std::vector<Fault> check_kda_gate(const KdaGateArgs& args, const KdaGateOptions& options,
@@ -148,7 +151,7 @@ void l2norm(const L2NormArgs& args, const L2NormOptions& options, const Context&
   FaultList faults;
   const LayerProblem problem = check_norm(args, options, context, faults);
   std::move(faults).throw_if_any();
-  run(l2norm_list(), L2NormCall{args, problem, options.eps}, context);
+  run(l2norm_list(), L2NormCall{args, problem, options.eps}, args.x.numel(), 3, context);
 }
 
 std::vector<Fault> check_l2norm(const L2NormArgs& args, const L2NormOptions& options,
@@ -163,7 +166,7 @@ void gated_rms_norm(const GatedRmsNormArgs& args, const GatedRmsNormOptions& opt
   FaultList faults;
   const LayerProblem problem = check_norm(args, options, context, faults);
   std::move(faults).throw_if_any();
-  run(gated_rms_norm_list(), GatedRmsNormCall{args, problem, options}, context);
+  run(gated_rms_norm_list(), GatedRmsNormCall{args, problem, options}, args.x.numel(), 25, context);
 }
 
 std::vector<Fault> check_gated_rms_norm(const GatedRmsNormArgs& args,
