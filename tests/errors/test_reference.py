@@ -4,6 +4,7 @@
 import json
 from pathlib import Path
 
+import error_gates
 import jsonschema
 import pytest
 from error_records import load_records
@@ -18,6 +19,10 @@ KNOWN_IDS = {
     "5a32e337b8b4429a": "NPU packed attention requires q, k, and v with the same dtype",
     "39f78f9c15a7c54b": "The batch size is expected to be 1 rather than {q.shape[0]}",
 }
+
+
+def test_every_gate():
+    assert error_gates.check(ROOT) == []
 
 
 @pytest.mark.parametrize("record", RECORDS, ids=lambda record: record.code or record.id)
