@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <cmath>
+#include <limits>
+
+#include "fuzz/mutations.h"
+
+namespace packattn::test::fuzz {
+namespace {
+
+double odd_number(Random& random) {
+  return random.pick(std::vector{std::nan(""), std::numeric_limits<double>::infinity(),
+                                 -std::numeric_limits<double>::infinity(), -1.0, 0.0, 2.0});
+}
+
+bool computes(const Call& call) { return call.kind == Kind::attention || call.is_kda(); }
+
+Op op_of(const Call& call) {
+  if (call.kind == Kind::attention) return Op::attention;
+  return call.kind == Kind::kda_chunk ? Op::kda_chunk : Op::kda_recurrent;
+}
+
+/// The first implementation of the call's operation whose name starts like this.
+bool force(Call& call, const std::string& prefix) {
+  if (!computes(call)) return false;
+  for (const std::string& name : implementations(op_of(call))) {
+    if (!name.starts_with(prefix)) continue;
+    call.implementation = name;
+    return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+std::vector<Mutation> option_mutations() {
+  return {
+      {"scale", Code::scale_invalid,
+       [](Call& call, Random& random) {
+         call.attention.softmax_scale = call.kda.scale = odd_number(random);
+         return computes(call);
+       }},
+      {"softcap", Code::softcap_invalid,
+       [](Call& call, Random& random) {
+         call.attention.softcap = odd_number(random);
+         return call.kind == Kind::attention;
+       }},
+      {"window", Code::window_negative,
+       [](Call& call, Random& random) {
+         auto& bound =
+             random.chance(0.5) ? call.attention.window.left : call.attention.window.right;
+         bound = random.pick(std::vector<std::int64_t>{-1, 0, 3,
+                                                       std::numeric_limits<std::int64_t>::max(),
+                                                       std::numeric_limits<std::int64_t>::min()});
+         return call.kind == Kind::attention;
+       }},
+      {"causal", Code::window_negative,
+       [](Call& call, Random&) {
+         call.attention.causal = !call.attention.causal;
+         return call.kind == Kind::attention;
+       }},
+      {"unknown implementation", Code::implementation_unknown,
+       [](Call& call, Random&) {
+         call.implementation = "gpu/everything";
+         return computes(call);
+       }},
+      {"implementation of another operation", Code::implementation_unknown,
+       [](Call& call, Random&) {
+         call.implementation = call.kind == Kind::attention ? "ref/kda_chunk" : "ref/attention";
+         return computes(call);
+       }},
+      {"any implementation", Code::implementation_declined,
+       [](Call& call, Random& random) {
+         if (!computes(call)) return false;
+         call.implementation = random.pick(implementations(op_of(call)));
+         return true;
+       }},
+      {"forced without instructions", Code::implementation_declined,
+       [](Call& call, Random&) {
+         call.injection.hide_simd = true;
+         return force(call, "cpu/");
+       }},
+      {"forced without instructions for them", Code::simd_missing,
+       [](Call& call, Random&) {
+         call.injection.hide_simd = true;
+         return force(call, "cpu/");
+       }},
+      {"without instructions", Code::simd_missing,
+       [](Call& call, Random&) {
+         call.injection.hide_simd = true;
+         return computes(call);
+       }},
+      {"threads", Code::threads_invalid,
+       [](Call& call, Random& random) {
+         call.threads = static_cast<int>(random.pick(std::vector<std::int64_t>{-1, -100, 0, 200}));
+         return computes(call);
+       }},
+      {"no memory", Code::out_of_memory,
+       [](Call& call, Random&) {
+         call.injection.fail_allocations = true;
+         return computes(call);
+       }},
+      {"no memory for a vector kernel", Code::out_of_memory,
+       [](Call& call, Random&) {
+         call.injection.fail_allocations = true;
+         return call.kind == Kind::attention && force(call, "cpu/");
+       }},
+      {"small workspace", Code::workspace_small,
+       [](Call& call, Random&) {
+         call.workspace = Call::Workspace::small;
+         return call.kind == Kind::attention && force(call, "cpu/");
+       }},
+      {"misaligned workspace", Code::workspace_misaligned,
+       [](Call& call, Random&) {
+         call.workspace = Call::Workspace::misaligned;
+         return computes(call);
+       }},
+      {"full checks", Code::gate_positive,
+       [](Call& call, Random&) {
+         call.level = CheckLevel::full;
+         return computes(call);
+       }},
+  };
+}
+
+}  // namespace packattn::test::fuzz
