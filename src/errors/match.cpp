@@ -17,7 +17,7 @@ namespace packattn {
 namespace {
 
 // A nearest match below this shares too few words to be worth showing.
-constexpr double least_score = 0.25;
+constexpr double least_score = 0.33;
 constexpr std::size_t nearest_lines = 16;
 
 /// What is searched, made once: patterns of all records and the index of their words.
@@ -64,13 +64,14 @@ struct Ranked {
   bool named = false;  ///< by code, slug or id
   bool whole = false;
   bool own_words = true;
+  bool mentioned = false;  ///< the text around it names the record's library, as tracebacks do
   std::size_t weight = 0;
   Match match;
 };
 
 bool better(const Ranked& a, const Ranked& b) {
   const auto key = [](const Ranked& r) {
-    return std::tuple(r.match.score, r.named, r.weight, r.whole, r.own_words);
+    return std::tuple(r.match.score, r.named, r.weight, r.whole, r.own_words, r.mentioned);
   };
   return key(a) != key(b) ? key(a) > key(b) : a.entry < b.entry;
 }
@@ -113,6 +114,8 @@ class Search {
   void by_name(const std::string& text) {
     for (Ranked& ranked : found_) {
       const RecordSummary& record = reference_entries()[ranked.entry].summary;
+      const std::string library = lower_case(record.repo.substr(record.repo.rfind('/') + 1));
+      ranked.mentioned = text.find(library) != std::string::npos;
       if (text == record.id || text == record.slug || names_code(text, record.code)) {
         ranked.named = true;
         ranked.match.score = 1;

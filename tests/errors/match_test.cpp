@@ -145,6 +145,20 @@ TEST(FindRecords, EveryRecordByCodeSlugIdAndMessage) {
   }
 }
 
+TEST(FindRecords, TheLibraryOfATracebackComesFirst) {
+  const std::string message =
+      "ValueError: The batch size is expected to be 1 rather than 4 when "
+      "using `cu_seqlens`.Please flatten variable-length inputs before "
+      "processing.";
+  for (const std::string repo : {"sgl-project/sglang", "fla-org/flash-linear-attention"}) {
+    const std::string file = "/opt/" + repo.substr(repo.find('/') + 1) + "/fla/kda.py";
+    const auto matches = find_records("File \"" + file + "\", line 154, in forward\n" + message);
+    ASSERT_FALSE(matches.empty());
+    EXPECT_NE(record_json(matches.front().id).find(repo), std::string_view::npos) << repo;
+    EXPECT_THAT(matches.front().captures, ElementsAre("4"));
+  }
+}
+
 TEST(FindRecords, NothingForOtherText) {
   EXPECT_TRUE(find_records("").empty());
   EXPECT_TRUE(find_records("PA0000").empty());
