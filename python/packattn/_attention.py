@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 from . import _native
@@ -15,6 +14,7 @@ from ._tensors import (
     Tensor,
     allocated_here,
     empty,
+    expects_gradient,
     gradient_faults,
     shape_of,
     view,
@@ -79,26 +79,18 @@ def attention(
         and lse -inf.
     :raises packattn.Error: with every fault found (PA1xxx to PA5xxx), before anything runs.
     """
-    if out is None:
-        out = _new_out(q, v)
-        planned = allocated_here("out") if out is None else None
-    else:
-        planned = None
-    if lse is None and return_lse:
-        lse = _new_lse(q)
-        if lse is None:
-            planned = (planned or []) + allocated_here("lse")
-    torch = sys.modules.get("torch")
-    if torch is not None and torch.is_grad_enabled():
-        planned = (
-            gradient_faults(
-                "attention", q=q, k=k, v=v, alibi_slopes=alibi_slopes, sinks=sinks, out=out, lse=lse
-            )
-            + (planned or [])
-        ) or None
+    found: list[list[str]] | None = None
+    if out is None and (out := _new_out(q, v)) is None:
+        found = allocated_here("out")
+    if lse is None and return_lse and (lse := _new_lse(q)) is None:
+        found = (found or []) + allocated_here("lse")
+    if expects_gradient(q, k, v, alibi_slopes, sinks, out, lse):
+        found = (found or []) + gradient_faults(
+            "attention", q=q, k=k, v=v, alibi_slopes=alibi_slopes, sinks=sinks, out=out, lse=lse
+        )
     refused = _native.attention(
         *_arguments(
-            view, planned, q, k, v, out, lse, alibi_slopes, sinks, causal, align, window,
+            view, found, q, k, v, out, lse, alibi_slopes, sinks, causal, align, window,
             softmax_scale, softcap, implementation, threads, check_level, workspace, progress,
             batch,
         )
