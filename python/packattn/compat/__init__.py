@@ -4,7 +4,16 @@
 from importlib import import_module
 from types import ModuleType
 
-__all__ = ["sglang"]
+__all__ = [
+    "fla",
+    "flash_attn",
+    "flash_attn_3",
+    "flash_kda",
+    "flashinfer",
+    "sglang",
+    "torch_varlen",
+    "vllm",
+]
 
 
 def __getattr__(name: str) -> ModuleType:

@@ -11,10 +11,11 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from .._attention import attention, check_attention
-from .._batch import BatchSpec, PackedBatch, sequence_count
+from .._batch import BatchSpec, PackedBatch
 from .._error import Error, Fault
 from .._kda import run_kda
-from .._tensors import Tensor, empty, full, shape_of
+from .._tensors import Tensor
+from ._kda import decode, following_value_heads, words
 from ._peer import refuse_all, refuse_with, speaking, unknown_arguments, unsupported
 
 
@@ -175,59 +176,57 @@ def fused_recurrent_kda(
     :returns: ``(out, final state)``.
     """
     found = unknown_arguments("fused_recurrent_kda", kwargs, _RECURRENT_ARGUMENTS)
-    if beta is None and (shape := shape_of(v)) is not None:
-        beta = full(shape[:3], q, 1.0)
-    sequences = sequence_count(cu_seqlens) if cu_seqlens is not None else _first(shape_of(q))
+    options = {"scale": scale, "l2norm": use_qk_l2norm_in_kernel}
+    with speaking(words):
+        return decode(
+            (q, k, v, g, beta), cu_seqlens, initial_state, inplace_final_state, options, found
+        )
+
+
+_CHUNK_ARGUMENTS = (
+    "q, k, v, g, beta, scale, initial_state, initial_state_indices, use_qk_l2norm_in_kernel, "
+    "cu_seqlens, A_log, dt_bias, lower_bound, output_intermediate_states"
+)
+
+
+def chunk_kda(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    g: Tensor,
+    beta: Tensor,
+    scale: float | None = None,
+    initial_state: Tensor | None = None,
+    initial_state_indices: Tensor | None = None,
+    use_qk_l2norm_in_kernel: bool = False,
+    cu_seqlens: Tensor | None = None,
+    A_log: Tensor | None = None,
+    dt_bias: Tensor | None = None,
+    lower_bound: float | None = None,
+    output_intermediate_states: bool = False,
+    **kwargs: Any,
+) -> Any:
+    """KDA in chunks over a pool of states ``[slots, HV, V, K]``, updated in place.
+
+    With ``A_log`` g is the raw gate. v keeps its values (the original writes its output there).
+
+    :returns: ``out``, or ``(out, h)`` with the states before each chunk, ``[NT, HV, V, K]``.
+    """
+    found = unknown_arguments("chunk_kda", kwargs, _CHUNK_ARGUMENTS)
     options: dict[str, Any] = {
-        "state_layout": "v_first",
         "scale": scale,
         "l2norm": use_qk_l2norm_in_kernel,
-        "output_final_state": True,
+        "state_layout": "v_first",
+        "state": initial_state,
+        "slots": initial_state_indices,
+        "return_chunk_states": output_intermediate_states,
     }
-    if initial_state is None:
-        shape = _state_shape(k, v, sequences)
-        options["state"] = full(shape, q, 0.0) if shape is not None else None
-    elif inplace_final_state:
-        options["state"] = initial_state
-    else:
-        options["initial_state"] = initial_state
-        shape = _state_shape(k, v, sequences)
-        options["final_state"] = empty(shape, initial_state) if shape is not None else None
-    with speaking(_kda_words):
-        inputs = (q, k, v, _following_value_heads(g, q, v), beta, cu_seqlens)
-        return run_kda("kda_recurrent", inputs, options, found)
-
-
-def _first(shape: tuple[int, ...] | None) -> int | None:
-    return shape[0] if shape else None
-
-
-def _state_shape(k: Any, v: Any, sequences: int | None) -> tuple[int, ...] | None:
-    k_shape, v_shape = shape_of(k), shape_of(v)
-    if sequences is None or k_shape is None or v_shape is None:
-        return None
-    if len(k_shape) != 4 or len(v_shape) != 4:
-        return None
-    return (sequences, v_shape[2], v_shape[3], k_shape[3])
-
-
-def _following_value_heads(g: Any, q: Any, v: Any) -> Any:
-    """Gates of key heads, repeated for the value heads that each serves."""
-    shapes = [shape_of(t) for t in (g, q, v)]
-    if any(shape is None or len(shape) != 4 for shape in shapes):
-        return g
-    gates, keys, values = (shape[2] for shape in shapes)
-    if gates != keys or keys == values or keys == 0 or values % keys:
-        return g
-    if hasattr(g, "repeat_interleave"):
-        return g.repeat_interleave(values // keys, dim=2)
-    return g.repeat(values // keys, axis=2)
-
-
-def _kda_words(faults: tuple[Fault, ...]) -> Iterator[str]:
-    for fault in faults:
-        if fault.code == "PA6001":
-            yield (
-                f"The batch size is expected to be 1 rather than {fault.value} when using "
-                "`cu_seqlens`.Please flatten variable-length inputs before processing."
-            )
+    if A_log is not None or dt_bias is not None or lower_bound is not None:
+        options |= {"A_log": A_log, "dt_bias": dt_bias}
+        options["gate"] = "softplus" if lower_bound is None else "bounded"
+        if lower_bound is not None:
+            options["lower_bound"] = lower_bound
+    with speaking(words):
+        inputs = (q, k, v, following_value_heads(g, q, v), beta, cu_seqlens)
+        result = run_kda("kda_chunk", inputs, options, found)
+    return (result[0], result[2]) if output_intermediate_states else result
