@@ -4,65 +4,14 @@
 
 import json
 import os
-import subprocess
 import sys
-import tempfile
 import unittest
 from pathlib import Path
 
-from tensors import floats, integers, load, save
+from command import CommandTest
+from tensors import floats, integers, load
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-PACKATTN = Path(sys.argv[1]).resolve() if len(sys.argv) > 1 else Path("packattn")
-
-
-class CommandTest(unittest.TestCase):
-    def setUp(self):
-        self.folder = tempfile.TemporaryDirectory()
-        self.addCleanup(self.folder.cleanup)
-        self.path = Path(self.folder.name)
-
-    def run_command(self, *arguments, status=0, stdin=""):
-        done = subprocess.run(
-            [PACKATTN, *map(str, arguments)],
-            capture_output=True,
-            text=True,
-            input=stdin,
-            cwd=self.path,
-            timeout=120,
-        )
-        self.assertEqual(done.returncode, status, done.stdout + done.stderr)
-        return done.stdout if status == 0 else done.stdout + done.stderr
-
-    def save_attention(self, name="in.safetensors", metadata=None, **changes):
-        tensors = {
-            "q": floats(5, 2, 8),
-            "k": floats(5, 2, 8, step=0.11),
-            "v": floats(5, 2, 8, step=0.73),
-            "cu_seqlens_q": integers(0, 2, 5),
-            **changes,
-        }
-        tensors = {key: tensor for key, tensor in tensors.items() if tensor}
-        save(self.path / name, tensors, metadata)
-        return name
-
-    def save_kda(self, name="kda.safetensors", metadata=None, **changes):
-        tensors = {
-            "q": floats(1, 5, 1, 8),
-            "k": floats(1, 5, 1, 8, step=0.11),
-            "v": floats(1, 5, 2, 8, step=0.73),
-            "g": ("F32", [1, 5, 2, 8], [-0.1] * 80),
-            "beta": ("F32", [1, 5, 2], [0.5] * 10),
-            "cu_seqlens": integers(0, 2, 5),
-            **changes,
-        }
-        save(self.path / name, {key: t for key, t in tensors.items() if t}, metadata)
-        return name
-
-    def write_json(self, content, name="call.json"):
-        text = content if isinstance(content, str) else json.dumps(content)
-        (self.path / name).write_text(text, encoding="utf-8")
-        return name
 
 
 class Run(CommandTest):
@@ -251,6 +200,11 @@ class Check(CommandTest):
         for case in cases:
             self.assertIn("PA7005", self.run_command("check", self.write_json(case), status=2))
 
+    def test_the_description_in_the_documentation(self):
+        page = (ROOT / "docs/command-line.md").read_text(encoding="utf-8")
+        name = self.write_json(page.partition("```json\n")[2].partition("```")[0])
+        self.assertIn("no faults", self.run_command("check", name))
+
     def test_run_needs_data(self):
         name = self.write_json({"tensors": TENSORS})
         self.assertIn("no data to run on", self.run_command("run", name, status=2))
@@ -313,4 +267,5 @@ class Reference(CommandTest):
 
 if __name__ == "__main__":
     os.environ.pop("COLUMNS", None)
+    CommandTest.program = Path(sys.argv[1]).resolve()
     unittest.main(argv=[sys.argv[0]])
