@@ -46,7 +46,7 @@ Inputs random_inputs(std::int64_t T, std::mt19937& random) {
   return x;
 }
 
-std::function<void(Inputs&, std::mt19937&)> gates(std::function<float(std::mt19937&)> f) {
+std::function<void(Inputs&, std::mt19937&)> gates(const std::function<float(std::mt19937&)>& f) {
   return [f](Inputs& x, std::mt19937& random) {
     for (float& g : x.g) g = f(random);
   };

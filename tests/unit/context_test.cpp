@@ -17,12 +17,8 @@
 namespace packattn::test {
 namespace {
 
-using testing::AllOf;
-using testing::Contains;
 using testing::ElementsAre;
 using testing::HasSubstr;
-using testing::IsEmpty;
-using testing::Not;
 
 const AttentionCase small{.name = "small", .lengths_q = {5, 0, 70}, .heads_q = 4, .causal = true};
 const KdaCase small_kda{.name = "small_kda", .lengths = {5, 0, 70}};
