@@ -57,19 +57,20 @@ HWY_INLINE void score_block(const float* HWY_RESTRICT q, const float* HWY_RESTRI
   }
 }
 
-/// values = values * rescale + P V for Rows rows and one panel of columns. The tile's own sum is
-/// finished before it meets the older ones: one chain over 16384 keys would lose 2e-6.
-template <int Rows>
-HWY_INLINE void gather_block(const float* HWY_RESTRICT weights, const float* HWY_RESTRICT panel_v,
-                             std::int64_t keys, const float* HWY_RESTRICT rescale,
-                             float* HWY_RESTRICT values, std::int64_t stride) {
+/// values = values * rescale + P V for Rows rows and one panel of columns; `load_value(j, n)` is
+/// vector n of the panel for the j-th key. The tile's own sum is finished before it meets the older
+/// ones: one chain over 16384 keys would lose 2e-6.
+template <int Rows, class F>
+HWY_INLINE void gather_block(const float* HWY_RESTRICT weights, std::int64_t keys, F&& load_value,
+                             const float* HWY_RESTRICT rescale, float* HWY_RESTRICT values,
+                             std::int64_t stride) {
   Vec sum[Rows][panel_vectors];
   for (auto& row : sum) {
     for (Vec& s : row) s = hn::Zero(df);
   }
-  for (std::int64_t j = 0; j < keys; ++j, ++weights, panel_v += panel) {
+  for (std::int64_t j = 0; j < keys; ++j, ++weights) {
     Vec v[panel_vectors];
-    for (int n = 0; n < panel_vectors; ++n) v[n] = hn::Load(df, panel_v + n * lanes);
+    for (int n = 0; n < panel_vectors; ++n) v[n] = load_value(j, n);
     for (int r = 0; r < Rows; ++r) {
       const Vec p = hn::Set(df, weights[r * key_tile]);
       for (int n = 0; n < panel_vectors; ++n) sum[r][n] = hn::MulAdd(p, v[n], sum[r][n]);

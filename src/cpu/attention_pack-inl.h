@@ -30,36 +30,81 @@ inline constexpr int lanes = static_cast<int>(hn::MaxLanes(Floats()));
 inline constexpr int block_rows = HWY_TARGET == HWY_AVX2 ? 6 : 12;
 inline constexpr int panel_vectors = 2;
 inline constexpr int panel = panel_vectors * lanes;
+/// So few rows, all with the same keys, take their values straight from the tensor: packing would
+/// cost more than it saves. Decode, in short.
+inline constexpr int direct_rows = 4;
 
-/// Four dimensions of as many keys as a vector has lanes. Lane 4 b + i of result d is rows[4 b +
-/// i][d]: the loads put four keys' blocks of four dimensions in place, a 4 x 4 transpose in every
-/// block does the rest.
-struct FourDims { Vec dim[4]; };
+/// 16 bytes of as many rows as a vector has lanes, transposed in units of 4 bytes: lane n of unit i
+/// is bytes [at + 4 i, at + 4 i + 4) of rows[n]. The loads put the 16 bytes of four rows into the
+/// four blocks that end up beside each other; a 4 x 4 transpose in every block does the rest.
+template <class D>
+struct Units {
+  hn::Vec<D> unit[4];
+};
 
 template <class D>
-HWY_INLINE hn::Vec<D> load_blocks(D d, const float* const* rows, std::int64_t dim) {
+HWY_INLINE hn::Vec<D> load_blocks(D d, const std::byte* const* rows, std::int64_t at) {
   if constexpr (hn::MaxLanes(D()) == 4) {
-    return hn::LoadU(d, rows[0] + dim);
+    const hn::Repartition<std::uint8_t, D> d8;  // rows are only as aligned as their elements
+    return hn::BitCast(d, hn::LoadU(d8, reinterpret_cast<const std::uint8_t*>(rows[0] + at)));
   } else {
     const hn::Half<D> half;
-    return hn::Combine(d, load_blocks(half, rows + hn::MaxLanes(half), dim),
-                       load_blocks(half, rows, dim));
+    return hn::Combine(d, load_blocks(half, rows + hn::MaxLanes(half), at),
+                       load_blocks(half, rows, at));
   }
 }
 
-HWY_INLINE FourDims transpose_dims(const float* const* rows, std::int64_t dim) {
-  const hn::Repartition<double, Floats> dd;
-  const auto pair = [&](Vec x) HWY_ATTR { return hn::BitCast(dd, x); };
-  const Vec a = load_blocks(df, rows, dim), b = load_blocks(df, rows + 1, dim);
-  const Vec c = load_blocks(df, rows + 2, dim), e = load_blocks(df, rows + 3, dim);
-  const auto ab_low = pair(hn::InterleaveLower(df, a, b));
-  const auto ab_high = pair(hn::InterleaveUpper(df, a, b));
-  const auto ce_low = pair(hn::InterleaveLower(df, c, e));
-  const auto ce_high = pair(hn::InterleaveUpper(df, c, e));
-  return {{hn::BitCast(df, hn::InterleaveLower(dd, ab_low, ce_low)),
-           hn::BitCast(df, hn::InterleaveUpper(dd, ab_low, ce_low)),
-           hn::BitCast(df, hn::InterleaveLower(dd, ab_high, ce_high)),
-           hn::BitCast(df, hn::InterleaveUpper(dd, ab_high, ce_high))}};
+template <class D>
+HWY_INLINE Units<D> transpose_units(D d, const std::byte* const* rows, std::int64_t at) {
+  const hn::Repartition<double, D> dd;
+  const auto a = load_blocks(d, rows, at), b = load_blocks(d, rows + 1, at);
+  const auto c = load_blocks(d, rows + 2, at), e = load_blocks(d, rows + 3, at);
+  const auto ab_low = hn::BitCast(dd, hn::InterleaveLower(d, a, b));
+  const auto ab_high = hn::BitCast(dd, hn::InterleaveUpper(d, a, b));
+  const auto ce_low = hn::BitCast(dd, hn::InterleaveLower(d, c, e));
+  const auto ce_high = hn::BitCast(dd, hn::InterleaveUpper(d, c, e));
+  return {{hn::BitCast(d, hn::InterleaveLower(dd, ab_low, ce_low)),
+           hn::BitCast(d, hn::InterleaveUpper(dd, ab_low, ce_low)),
+           hn::BitCast(d, hn::InterleaveLower(dd, ab_high, ce_high)),
+           hn::BitCast(d, hn::InterleaveUpper(dd, ab_high, ce_high))}};
+}
+
+/// Widens the elements of a unit, one or two dimensions of as many rows as there are lanes, and
+/// stores each dimension `stride` floats after the one before.
+HWY_INLINE void store_unit(Vec unit, float /*type*/, float* to, std::int64_t /*stride*/) {
+  hn::Store(unit, df, to);
+}
+HWY_INLINE void store_unit(Vec unit, BFloat16 /*type*/, float* to, std::int64_t stride) {
+  const hn::RebindToUnsigned<Floats> du;
+  const auto bits = hn::BitCast(du, unit);
+  hn::Store(hn::BitCast(df, hn::ShiftLeft<16>(bits)), df, to);
+  hn::Store(hn::BitCast(df, hn::And(bits, hn::Set(du, 0xffff0000U))), df, to + stride);
+}
+HWY_INLINE void store_unit(Vec unit, Half /*type*/, float* to, std::int64_t stride) {
+  const hn::RebindToSigned<Floats> di;
+  const hn::RebindToUnsigned<Floats> du;
+  const hn::Rebind<std::uint16_t, Floats> d16;
+  const hn::Rebind<hwy::float16_t, Floats> half;
+  const auto bits = hn::BitCast(du, unit);
+  const auto widened = [&](auto x) HWY_ATTR {
+    return hn::PromoteTo(df, hn::BitCast(half, hn::DemoteTo(d16, hn::BitCast(di, x))));
+  };
+  hn::Store(widened(hn::And(bits, hn::Set(du, 0xffffU))), df, to);
+  hn::Store(widened(hn::ShiftRight<16>(bits)), df, to + stride);
+}
+
+/// One panel [dimension, panel] from `bytes` bytes of each row.
+template <class T>
+HWY_INLINE void pack_panel(const std::byte* const* rows, std::int64_t bytes, float* to) {
+  constexpr std::int64_t unit_floats = 4 / sizeof(T) * panel;
+  for (std::int64_t at = 0; at < bytes; at += 16) {
+    for (int n = 0; n < panel_vectors; ++n) {
+      const Units<Floats> units = transpose_units(df, rows + n * lanes, at);
+      for (int i = 0; i < 4; ++i)
+        store_unit(units.unit[i], T(), to + i * unit_floats + n * lanes, panel);
+    }
+    to += 4 * unit_floats;
+  }
 }
 
 /// Panels [head_dim, panel] of the keys `range` of the tile that starts at key `first`; other keys
@@ -69,32 +114,20 @@ void pack_keys(const AttentionTile& tile, std::int64_t first, KeyRange range,
                const TileScratch& w) {
   const std::int64_t dims = tile.problem.head_dim;
   const std::int64_t depth = padded_head(tile.problem);
-  const bool in_place = std::is_same_v<T, float> && dims == depth;
+  const std::int64_t bytes = dims * std::int64_t{sizeof(T)};
+  const bool in_place = bytes % 16 == 0;
   for (std::int64_t p = range.begin / panel * panel; p < range.end; p += panel) {
-    const float* rows[panel];
+    const std::byte* rows[panel];
     for (std::int64_t i = 0; i < panel; ++i) {
+      const std::int64_t j = p + i;
       float* copy = w.widened + i * depth;
-      rows[i] = copy;
-      if (p + i < range.begin || p + i >= range.end) {
-        std::fill_n(copy, depth, 0.0F);
-        continue;
-      }
-      const auto* key = reinterpret_cast<const T*>(tile.k[first + p + i]);
-      if constexpr (std::is_same_v<T, float>) {
-        if (in_place) {
-          rows[i] = key;
-          continue;
-        }
-      }
-      widen(key, dims, depth, copy);
+      rows[i] = reinterpret_cast<const std::byte*>(copy);
+      if (j < range.begin || j >= range.end) std::fill_n(copy, depth, 0.0F);
+      else if (in_place) rows[i] = tile.k[first + j];
+      else widen(reinterpret_cast<const T*>(tile.k[first + j]), dims, depth, copy);
     }
-    float* to = w.keys + p * depth;
-    for (std::int64_t d = 0; d < depth; d += 4) {
-      for (int n = 0; n < panel_vectors; ++n) {
-        const FourDims four = transpose_dims(rows + n * lanes, d);
-        for (int i = 0; i < 4; ++i) hn::Store(four.dim[i], df, to + (d + i) * panel + n * lanes);
-      }
-    }
+    if (in_place) pack_panel<T>(rows, bytes, w.keys + p * depth);
+    else pack_panel<float>(rows, depth * std::int64_t{sizeof(float)}, w.keys + p * depth);
   }
 }
 
@@ -129,16 +162,31 @@ bool pack_values(const AttentionTile& tile, std::int64_t first, KeyRange range,
 /// Blocks [head_dim, block_rows] of query rows; missing rows and dimensions are zeros.
 template <class T>
 void pack_queries(const AttentionTile& tile, const TileScratch& w) {
+  const hn::FixedTag<float, 4> d4;
   const std::int64_t depth = padded_head(tile.problem);
   const std::int64_t rows = std::ssize(tile.rows);
-  for (std::int64_t r = 0; r < round_up(rows, block_rows); ++r) {
-    std::fill_n(w.widened, depth, 0.0F);
-    if (r < rows) {
-      widen(reinterpret_cast<const T*>(tile.rows[static_cast<std::size_t>(r)].q),
-            tile.problem.head_dim, depth, w.widened);
+  for (std::int64_t first = 0; first < rows; first += block_rows) {
+    const std::byte* copies[block_rows + 2];
+    for (std::int64_t i = 0; i < block_rows + 2; ++i) {
+      float* copy = w.widened + std::min<std::int64_t>(i, block_rows - 1) * depth;
+      copies[i] = reinterpret_cast<const std::byte*>(copy);
+      if (i >= block_rows) continue;
+      if (first + i >= rows) std::fill_n(copy, depth, 0.0F);
+      else
+        widen(reinterpret_cast<const T*>(tile.rows[static_cast<std::size_t>(first + i)].q),
+              tile.problem.head_dim, depth, copy);
     }
-    float* to = w.q + r / block_rows * block_rows * depth + r % block_rows;
-    for (std::int64_t d = 0; d < depth; ++d) to[d * block_rows] = w.widened[d];
+    float* to = w.q + first * depth;
+    for (std::int64_t d = 0; d < depth; d += 4) {
+      for (int r = 0; r < block_rows; r += 4) {
+        const auto four = transpose_units(d4, copies + r, d * std::int64_t{sizeof(float)});
+        for (int i = 0; i < 4; ++i) {
+          float* at = to + (d + i) * block_rows + r;
+          if (r + 4 <= block_rows) hn::StoreU(four.unit[i], d4, at);
+          else hn::StoreU(hn::LowerHalf(four.unit[i]), hn::Half<decltype(d4)>(), at);
+        }
+      }
+    }
   }
 }
 

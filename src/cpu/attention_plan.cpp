@@ -49,7 +49,7 @@ WorkerScratch cut_scratch(const AttentionProblem& problem, const TileKernel& ker
   w.tile.scores = memory.take(rows * key_tile);
   w.tile.rescale = memory.take(rows);
   w.tile.keys = memory.take(key_tile * depth);
-  w.tile.widened = memory.take(kernel.panel * depth);
+  w.tile.widened = memory.take(std::max(kernel.panel, kernel.block_rows) * depth);
   w.tile.values = memory.take(columns / kernel.panel * (key_tile * kernel.panel + panel_gap));
   w.tile.part = memory.take_states(rows, columns);
   w.tile.total = long_keys ? memory.take_states(rows, columns) : w.tile.part;

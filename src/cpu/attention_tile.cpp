@@ -128,9 +128,11 @@ void gather(const AttentionTile& tile, const TileKeys& keys, bool finite, const 
     const float* values = w.values + c / panel * (key_tile * panel + panel_gap);
     const auto gather_rows = [&](auto rows, std::int64_t r, KeyRange seen) HWY_ATTR {
       if (seen.empty()) return;
-      gather_block<rows()>(w.scores + r * key_tile + seen.begin, values + seen.begin * panel,
-                           seen.end - seen.begin, w.rescale + r, w.part.values + r * columns + c,
-                           columns);
+      const float* from = values + seen.begin * panel;
+      const auto packed = [from](std::int64_t j, int n)
+                              HWY_ATTR { return hn::Load(df, from + j * panel + n * lanes); };
+      gather_block<rows()>(w.scores + r * key_tile + seen.begin, seen.end - seen.begin, packed,
+                           w.rescale + r, w.part.values + r * columns + c, columns);
     };
     for_each_block(tile, keys, [&](const Block& block) HWY_ATTR {
       ahead.step();
@@ -148,6 +150,32 @@ void gather(const AttentionTile& tile, const TileKeys& keys, bool finite, const 
   }
 }
 
+/// The same for `direct_rows` rows or fewer that all see all of `keys`, from the tensor itself.
+template <class T>
+void gather_directly(const AttentionTile& tile, const TileKeys& keys, const TileScratch& w,
+                     Ahead ahead) {
+  const std::int64_t columns = padded_value(tile.problem, panel);
+  const T* rows[key_tile];
+  for (std::int64_t j = keys.begin; j < keys.end; ++j) {
+    rows[j] = reinterpret_cast<const T*>(tile.v[keys.first + j]);
+  }
+  for (std::int64_t c = 0; c < columns; c += panel) {
+    ahead.step();
+    const T* const* from = rows + keys.begin;
+    const auto direct = [from, c](std::int64_t j, int n)
+                            HWY_ATTR { return load_floats(df, from[j] + c + n * lanes); };
+    with_block(std::ssize(tile.rows), [&](auto count) HWY_ATTR {
+      gather_block<count()>(w.scores + keys.begin, keys.end - keys.begin, direct, w.rescale,
+                            w.part.values + c, columns);
+    });
+  }
+}
+
+bool same_keys(const AttentionTile& tile) {
+  const KeyRange first = tile.rows.front().visible, last = tile.rows.back().visible;
+  return first.begin == last.begin && first.end == last.end;
+}
+
 template <class T>
 void attend_keys(const AttentionTile& tile, const TileKeys& keys, const TileScratch& w) {
   constexpr auto size = std::int64_t{sizeof(T)};
@@ -160,10 +188,16 @@ void attend_keys(const AttentionTile& tile, const TileKeys& keys, const TileScra
         Ahead(tile.v, keys.first + keys.begin, keys.first + keys.end, tile.problem.value_dim * size,
               key_tile / panel * blocks));
   soften(tile, keys, w);
+  const Ahead next_keys(tile.k, next, std::min(next + key_tile, tile.rows.back().visible.end),
+                        tile.problem.head_dim * size,
+                        padded_value(tile.problem, panel) / panel * blocks);
+  if (std::ssize(tile.rows) <= direct_rows && tile.problem.value_dim % panel == 0 &&
+      same_keys(tile)) {
+    gather_directly<T>(tile, keys, w, next_keys);
+    return;
+  }
   const bool finite = pack_values<T>(tile, keys.first, range, w);
-  gather(tile, keys, finite, w,
-         Ahead(tile.k, next, std::min(next + key_tile, tile.rows.back().visible.end),
-               tile.problem.head_dim * size, padded_value(tile.problem, panel) / panel * blocks));
+  gather(tile, keys, finite, w, next_keys);
 }
 
 void attend(const AttentionTile& tile, std::int64_t split, const TileScratch& w) {

@@ -64,26 +64,27 @@ bool rounds(const std::vector<float>& values) {
   return rounds_like_half_h<Half>(values) && rounds_like_half_h<BFloat16>(values);
 }
 
-/// Element d of key n is 1000 n + d; transposed, lane n of dimension d has to be that.
-bool transposes() {
-  std::vector<std::vector<float>> keys(lanes, std::vector<float>(8));
-  std::vector<const float*> rows;
+/// Element d of key n is n + d / 16; in the panel, lane n of dimension d has to be that.
+template <class T>
+bool packs_panels() {
+  std::vector<std::vector<T>> keys(panel, std::vector<T>(16));
+  std::vector<const std::byte*> rows;
   for (std::size_t n = 0; n < keys.size(); ++n) {
-    for (std::size_t d = 0; d < 8; ++d) keys[n][d] = static_cast<float>(1000 * n + d);
-    rows.push_back(keys[n].data());
+    for (std::size_t d = 0; d < 16; ++d) {
+      keys[n][d] = store<T>(static_cast<float>(n) + static_cast<float>(d) / 16);
+    }
+    rows.push_back(reinterpret_cast<const std::byte*>(keys[n].data()));
   }
-  for (const std::int64_t first : {0, 4}) {
-    const FourDims four = transpose_dims(rows.data(), first);
-    for (std::int64_t d = 0; d < 4; ++d) {
-      float lane[lanes];
-      hn::StoreU(four.dim[d], df, lane);
-      for (std::size_t n = 0; n < keys.size(); ++n) {
-        if (lane[n] != static_cast<float>(1000 * n) + static_cast<float>(first + d)) return false;
-      }
+  HWY_ALIGN float packed[16 * panel];
+  pack_panel<T>(rows.data(), 16 * sizeof(T), packed);
+  for (std::size_t d = 0; d < 16; ++d) {
+    for (std::size_t n = 0; n < keys.size(); ++n) {
+      if (packed[d * panel + n] != load(keys[n][d])) return false;
     }
   }
   return true;
 }
+bool packs() { return packs_panels<float>() && packs_panels<Half>() && packs_panels<BFloat16>(); }
 
 }  // namespace
 
@@ -91,9 +92,9 @@ struct Functions {
   std::vector<float> (*exp2)(const std::vector<float>&);
   std::vector<float> (*tanh)(const std::vector<float>&);
   bool (*rounds)(const std::vector<float>&);
-  bool (*transposes)();
+  bool (*packs)();
 };
-Functions functions() { return {exp2_of, tanh_of, rounds, transposes}; }
+Functions functions() { return {exp2_of, tanh_of, rounds, packs}; }
 
 }  // namespace packattn::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
@@ -163,8 +164,8 @@ TEST(SimdMath, RoundingIsThatOfHalfH) {
   on_every_target([&](const auto& f) { EXPECT_TRUE(f.rounds(x)); });
 }
 
-TEST(SimdMath, KeysAreTransposedIntoLanes) {
-  on_every_target([](const auto& f) { EXPECT_TRUE(f.transposes()); });
+TEST(SimdMath, KeysAreTransposedIntoLanesOfTheirPanel) {
+  on_every_target([](const auto& f) { EXPECT_TRUE(f.packs()); });
 }
 
 }  // namespace
