@@ -1,152 +1,165 @@
 // SPDX-License-Identifier: Apache-2.0
-// KDA on the CPU: every implementation that can run here, prefill and decode. Flops are those of
-// the recurrence, 7 K V per token and value head (decay 1, u 2, write 2, read 2), for the chunked
-// form too, so that rates compare as times do.
-#include <cmath>
+// KDA on the CPU: every implementation that can run here. Flops are those of the recurrence, 7 K V
+// per token and value head (decay 1, u 2, write 2, read 2), for the chunked form too, so that rates
+// compare as times do; bytes of a decode step are the state's, read and written. Counters: gflops,
+// share (of the multiply-add peak times threads, measured in this run), busy_share (the same per
+// second of processor time, which other programs on the machine do not change), gbps for decode.
+// Run it in the project's root: the cases are in bench/kda_cases.json.
 #include <cstdint>
-#include <cstring>
-#include <random>
+#include <cstdio>
+#include <exception>
+#include <fstream>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include <benchmark/benchmark.h>
+#include <nlohmann/json.hpp>
 
 #include "packattn/packattn.h"
+
+#include "buffer.h"
+#include "ceilings.h"
 
 namespace {
 
 using namespace packattn;
-
-struct Case {
-  Op op;
-  std::string implementation;
-  std::vector<std::int64_t> lengths;
-  std::int64_t heads;
-  DType dtype = DType::f32;
-  int threads = 0;
-};
+using bench::Buffer;
 
 constexpr std::int64_t K = 128, V = 128;
 
-/// A tensor of `count` elements that owns its memory.
-struct Buffer {
-  std::vector<std::byte> bytes;
+struct Case {
+  std::string name;
+  std::vector<std::int64_t> lengths;
+  std::int64_t heads = 1;
   DType dtype = DType::f32;
 
-  Buffer(DType type, std::int64_t count, std::mt19937& random, float low, float high)
-      : bytes(static_cast<std::size_t>(count) * size_of(type)), dtype(type) {
-    std::uniform_real_distribution<float> uniform(low, high);
-    for (std::int64_t i = 0; i < count; ++i) {
-      const float x = uniform(random);
-      if (type == DType::f32) reinterpret_cast<float*>(bytes.data())[i] = x;
-      else {
-        std::uint32_t bits = 0;
-        std::memcpy(&bits, &x, sizeof bits);
-        reinterpret_cast<std::uint16_t*>(bytes.data())[i] = static_cast<std::uint16_t>(bits >> 16);
-      }
-    }
+  std::int64_t tokens() const {
+    std::int64_t sum = 0;
+    for (const std::int64_t n : lengths) sum += n;
+    return sum;
   }
-  TensorView view(std::vector<std::int64_t> shape) {
-    return {bytes.data(), dtype, Device{}, shape};
-  }
+  bool decode() const { return lengths.front() == 1; }
 };
 
-void run(benchmark::State& state, const Case& c) {
-  std::mt19937 random(1);
-  std::int64_t T = 0;
-  for (const std::int64_t length : c.lengths) T += length;
-  const std::int64_t H = c.heads, N = static_cast<std::int64_t>(c.lengths.size());
-  Buffer q(c.dtype, T * H * K, random, -1, 1), k(c.dtype, T * H * K, random, -1, 1);
-  Buffer v(c.dtype, T * H * V, random, -1, 1), out(c.dtype, T * H * V, random, 0, 1);
-  Buffer g(DType::f32, T * H * K, random, -2, 2), beta(DType::f32, T * H, random, -2, 2);
-  Buffer pool(DType::f32, N * H * K * V, random, -1, 1);
-  const KdaArgs args{.q = q.view({1, T, H, K}),
-                     .k = k.view({1, T, H, K}),
-                     .v = v.view({1, T, H, V}),
-                     .g = g.view({1, T, H, K}),
-                     .beta = beta.view({1, T, H}),
-                     .out = out.view({1, T, H, V}),
-                     .state = pool.view({N, H, V, K})};
+/// One row of a list, with the multiply-add peak of its instruction set.
+struct Row {
+  Op op;
+  std::string name;
+  double peak = 0;
+};
+
+/// The table that record_kda.py shares, so that peers run the same cases.
+std::vector<Case> read_cases(const std::string& path) {
+  std::ifstream file(path);
+  std::vector<Case> cases;
+  for (const auto& entry : nlohmann::json::parse(file)) {
+    Case c{.name = entry.at("name"), .lengths = {}, .heads = entry.at("heads")};
+    const auto lengths = entry.at("lengths").get<std::vector<std::int64_t>>();
+    for (int i = 0; i < entry.value("repeat", 1); ++i) {
+      c.lengths.insert(c.lengths.end(), lengths.begin(), lengths.end());
+    }
+    for (const std::string dtype : entry.at("dtypes")) {
+      c.dtype = dtype == "bf16" ? DType::bf16 : DType::f32;
+      cases.push_back(c);
+    }
+  }
+  return cases;
+}
+
+void run(benchmark::State& state, const Case& c, const Row& row, int threads) {
+  const std::int64_t T = c.tokens(), H = c.heads, N = std::ssize(c.lengths);
+  Buffer q(c.dtype, {1, T, H, K}, 1), k(c.dtype, {1, T, H, K}, 2), v(c.dtype, {1, T, H, V}, 3);
+  Buffer g(DType::f32, {1, T, H, K}, 4), beta(DType::f32, {1, T, H}, 5);
+  Buffer out(c.dtype, {1, T, H, V}, 6), pool(DType::f32, {N, H, V, K}, 7);
+  const KdaArgs args{.q = q.view(),
+                     .k = k.view(),
+                     .v = v.view(),
+                     .g = g.view(),
+                     .beta = beta.view(),
+                     .out = out.view(),
+                     .state = pool.view()};
   const KdaOptions options{.gate = GateKind::bounded,
                            .beta = BetaKind::sigmoid,
                            .l2norm = true,
                            .state_layout = StateLayout::v_first};
-  const Context context{.threads = c.threads, .implementation = c.implementation};
+  const Context context{.threads = threads, .implementation = row.name};
   const auto batch = PackedBatch::from_lengths(c.lengths);
+  const double start = bench::processor_seconds();
   for (auto _ : state) {
-    if (c.op == Op::kda_chunk) kda_chunk(args, batch, options, context);
+    if (row.op == Op::kda_chunk) kda_chunk(args, batch, options, context);
     else kda_recurrent(args, batch, options, context);
   }
+  const double busy = bench::processor_seconds() - start;
+  const auto runs = static_cast<double>(state.iterations());
+
   const auto elements = static_cast<double>(T * H * K * V);
-  state.counters["gflops"] =
-      benchmark::Counter(7 * elements / 1e9, benchmark::Counter::kIsIterationInvariantRate);
-  if (T == N) {  // decode: the state is read and written
-    state.counters["gbps"] =
-        benchmark::Counter(8 * elements / 1e9, benchmark::Counter::kIsIterationInvariantRate);
+  const auto rate = benchmark::Counter::kIsIterationInvariantRate;
+  const double gflop = 7 * elements / 1e9;
+  state.counters["gflops"] = benchmark::Counter(gflop, rate);
+  state.counters["busy_ms"] = 1e3 * busy / runs;
+  if (c.decode()) {
+    state.counters["gbps"] = benchmark::Counter(8 * elements / 1e9, rate);
+  } else {
+    state.counters["share"] = benchmark::Counter(gflop / row.peak / threads, rate);
+    state.counters["busy_share"] = gflop * runs / row.peak / busy;
   }
+  state.counters["workspace_mib"] =
+      static_cast<double>(kda_workspace_bytes(row.op, args, &batch, options, context)) / (1 << 20);
 }
 
-struct Shape {
-  const char* name;
-  std::vector<std::int64_t> lengths;
-  std::int64_t heads;
-  DType dtype = DType::f32;
-  bool small = false;  ///< also for the reference
-  bool decode = false;
-};
-
-const std::vector<Shape> shapes{
-    {.name = "T64_H8", .lengths = {64}, .heads = 8, .small = true},
-    {.name = "T256_H8", .lengths = {256}, .heads = 8},
-    {.name = "T1024_H8", .lengths = {1024}, .heads = 8},
-    {.name = "T4096_H8", .lengths = {4096}, .heads = 8},
-    {.name = "T4096_H8_bf16", .lengths = {4096}, .heads = 8, .dtype = DType::bf16},
-    {.name = "skew6_8192_H4", .lengths = {1300, 547, 2048, 963, 271, 3063}, .heads = 4},
-    {.name = "decode_N64_H32",
-     .lengths = std::vector<std::int64_t>(64, 1),
-     .heads = 32,
-     .decode = true},
-};
-
-void add(const std::string& name, const Case& c) {
-  benchmark::RegisterBenchmark(name.c_str(), [c](benchmark::State& state) { run(state, c); })
-      ->Unit(benchmark::kMillisecond)
-      ->UseRealTime();
-}
-
-std::vector<std::string> able(Op op) {
-  std::mt19937 random(1);
-  Buffer x(DType::f32, 64, random, -1, 0);
-  const KdaArgs args{.q = x.view({1, 1, 1, 8}),
-                     .k = x.view({1, 1, 1, 8}),
-                     .v = x.view({1, 1, 1, 8}),
-                     .g = x.view({1, 1, 1, 8}),
-                     .beta = x.view({1, 1, 1}),
-                     .out = TensorView(x.bytes.data() + 128, DType::f32, Device{},
-                                       std::vector<std::int64_t>{1, 1, 1, 8})};
-  std::vector<std::string> names;
-  for (const Verdict& verdict : why_kda(op, args, nullptr)) {
-    if (!verdict.declined) names.push_back(verdict.implementation);
+std::vector<Row> rows_here(const std::vector<bench::FmaPeak>& peaks) {
+  Buffer x(DType::f32, {1, 1, 1, 8}, 1), beta(DType::f32, {1, 1, 1}, 2);
+  Buffer out(DType::f32, {1, 1, 1, 8}, 3);
+  const KdaArgs args{.q = x.view(),
+                     .k = x.view(),
+                     .v = x.view(),
+                     .g = x.view(),
+                     .beta = beta.view(),
+                     .out = out.view()};
+  std::vector<Row> rows;
+  for (const Op op : {Op::kda_recurrent, Op::kda_chunk}) {
+    for (const Verdict& verdict : why_kda(op, args, nullptr)) {
+      if (verdict.declined || !verdict.implementation.starts_with("cpu/")) continue;
+      Row row{op, verdict.implementation};
+      for (const bench::FmaPeak& p : peaks) {
+        if (row.name.ends_with("." + p.target)) row.peak = p.gflops;
+      }
+      rows.push_back(row);
+    }
   }
-  return names;
+  return rows;
 }
 
 }  // namespace
 
-int main(int argc, char** argv) {
+int main(int argc, char** argv) try {
   benchmark::Initialize(&argc, argv);
-  for (const Op op : {Op::kda_recurrent, Op::kda_chunk}) {
-    for (const std::string& name : able(op)) {
-      for (const int threads : {1, 2}) {
-        const bool all = !name.starts_with("ref/");
-        for (const Shape& shape : shapes) {
-          if (!(all || shape.small) || (shape.decode && op == Op::kda_chunk)) continue;
-          std::string label = name;
-          label.append("/").append(shape.name).append(threads == 1 ? "/t1" : "/t2");
-          add(label, {op, name, shape.lengths, shape.heads, shape.dtype, threads});
-        }
+  if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 1;
+  const auto table = read_cases("bench/kda_cases.json");
+  const int processors = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+  const auto peaks = bench::measure_fma_peaks();
+  for (const auto& peak : peaks) {
+    benchmark::AddCustomContext("fma_peak_" + peak.target, std::to_string(peak.gflops));
+  }
+  benchmark::AddCustomContext("copy", std::to_string(bench::measure_copy(processors)));
+  for (const Row& row : rows_here(peaks)) {
+    for (const Case& c : table) {
+      if (c.decode() && row.op == Op::kda_chunk) continue;
+      for (const int threads : processors > 1 ? std::vector{1, processors} : std::vector{1}) {
+        std::string label = row.name;
+        label.append("/").append(c.name).append("/").append(to_string(c.dtype));
+        label.append("/t").append(std::to_string(threads));
+        benchmark::RegisterBenchmark(label.c_str(),
+                                     [=](benchmark::State& state) { run(state, c, row, threads); })
+            ->Unit(benchmark::kMillisecond)
+            ->UseRealTime();
       }
     }
   }
   benchmark::RunSpecifiedBenchmarks();
+  return 0;
+} catch (const std::exception& error) {
+  std::fprintf(stderr, "bench_kda: %s\n", error.what());
+  return 1;
 }

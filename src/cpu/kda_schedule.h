@@ -19,13 +19,12 @@ struct KdaItem {
   std::int64_t first_chunk = 0;  ///< of the sequence, in chunk_states
 };
 
-/// Longest sequences first, each in as many column parts as keep all threads busy to the end.
-/// A function of the lengths and the thread count, so that calls on one batch share it.
+/// Longest sequences first, head by head, each head in as many column parts as let all threads
+/// finish soonest. A function of the lengths and the thread count, so that calls on one batch share
+/// it.
 struct KdaSchedule : Plan {
   struct Entry {
     std::size_t sequence;
-    std::int64_t columns;     ///< of a part; the last one may have fewer
-    std::int64_t first_item;  ///< items of an entry: head by head, part by part
     std::int64_t first_chunk;
   };
 
@@ -39,7 +38,9 @@ struct KdaSchedule : Plan {
 
   std::vector<Entry> entries;
   std::int64_t items = 0;
-  std::int64_t value_dim = 0;
+  std::int64_t value_heads = 0, value_dim = 0;
+  std::int64_t parts = 1;    ///< of a head
+  std::int64_t columns = 0;  ///< of a part; the last one may have fewer
   std::size_t worker_bytes = 0;
 };
 
