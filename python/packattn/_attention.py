@@ -23,6 +23,10 @@ from ._tensors import (
 
 Window = tuple[int | None, int | None]
 
+# packattn.torch_ops sets these: whether torch traces a function, and what runs then.
+tracing: Any = None
+traced: Any = None
+
 
 def attention(
     q: Tensor,
@@ -79,6 +83,14 @@ def attention(
         and lse -inf.
     :raises packattn.Error: with every fault found (PA1xxx to PA5xxx), before anything runs.
     """
+    if tracing is not None and tracing():
+        options = {
+            "causal": causal, "align": align, "window": window, "softmax_scale": softmax_scale,
+            "softcap": softcap, "alibi_slopes": alibi_slopes, "sinks": sinks, "out": out,
+            "lse": lse, "return_lse": return_lse, "implementation": implementation,
+            "threads": threads, "workspace": workspace, "progress": progress,
+        }  # fmt: skip
+        return traced(q, k, v, batch, options)
     found: list[list[str]] | None = None
     if out is None and (out := _new_out(q, v)) is None:
         found = allocated_here("out")

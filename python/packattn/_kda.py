@@ -279,7 +279,14 @@ def kda_workspace_bytes(
 _DIFFERENTIABLE = ("A_log", "dt_bias", "state", "initial_state")
 
 
+# packattn.torch_ops sets these: whether torch traces a function, and what runs then.
+tracing: Any = None
+traced: Any = None
+
+
 def _run(op: str, *inputs: Any, **options: Any) -> Any:
+    if tracing is not None and tracing():
+        return traced(op, inputs, options)
     return run_kda(op, inputs, options, [])
 
 
