@@ -221,9 +221,11 @@ void AttentionPlacement::check_memory() {
   for (std::int64_t row = 0; row < rows_q_; ++row) {
     const bool mine = owned[static_cast<std::size_t>(row)];
     const bool zero = !mine && shape_.boundaries == Boundaries::capacity;
-    std::int64_t wrong = 0;
-    for (std::int64_t i = row * width; i < (row + 1) * width; ++i) {
-      wrong += zero ? out_.get(i) != 0 : out_.is_poison(i) == mine;
+    const std::int64_t unwritten = out_.unwritten(row * width, width);
+    std::int64_t wrong = mine ? unwritten : width - unwritten;
+    if (zero) {
+      const auto values = out_.values(row * width, width);
+      wrong = width - std::count(values.begin(), values.end(), 0.0F);
     }
     for (std::int64_t h = 0; h < (shape_.lse ? shape_.heads_q : 0); ++h) {
       const std::int64_t i = h * rows_q_ + row;

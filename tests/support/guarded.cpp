@@ -12,6 +12,7 @@ namespace {
 
 constexpr std::size_t guard_bytes = 512;
 constexpr std::byte poison_byte{0xff};
+constexpr unsigned char poison_element[] = {0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff};
 
 std::vector<std::int64_t> strides_for(Form form, const std::vector<std::int64_t>& shape) {
   const std::size_t rank = shape.size();
@@ -86,8 +87,14 @@ std::size_t Guarded::offset(std::int64_t flat) const {
 }
 
 template <class Visit>
-void Guarded::for_each_element(Visit visit) const {
-  for (std::int64_t i = 0; i < numel_; ++i) visit(offset(i));
+void Guarded::for_each_run(std::int64_t from, std::int64_t count, Visit visit) const {
+  const std::int64_t width = shape_.empty() ? 1 : shape_.back();
+  while (count > 0) {
+    const std::int64_t run = std::min(count, width - from % width);
+    visit(offset(from), static_cast<std::size_t>(run));
+    from += run;
+    count -= run;
+  }
 }
 
 void Guarded::set(std::int64_t flat, double value) {
@@ -105,48 +112,70 @@ double Guarded::get(std::int64_t flat) const {
 }
 
 void Guarded::fill(std::span<const float> values, std::int64_t from) {
-  for (const float value : values) set(from++, value);
+  const float* next = values.data();
+  for_each_run(from, static_cast<std::int64_t>(values.size()),
+               [&](std::size_t at, std::size_t count) {
+                 for (std::size_t i = 0; i < count; ++i) {
+                   encode(dtype_, memory_.data() + at + i * element_, *next++);
+                 }
+               });
 }
 
 std::vector<float> Guarded::values(std::int64_t from, std::int64_t count) const {
   if (count < 0) count = numel_ - from;
   std::vector<float> out(static_cast<std::size_t>(count));
-  for (float& value : out) value = static_cast<float>(get(from++));
+  float* next = out.data();
+  for_each_run(from, count, [&](std::size_t at, std::size_t run) {
+    const std::byte* element = memory_.data() + at;
+    if (dtype_ == DType::f32) {
+      std::memcpy(next, element, run * element_);
+      next += run;
+      return;
+    }
+    for (std::size_t i = 0; i < run; ++i) {
+      *next++ = static_cast<float>(decode(dtype_, element + i * element_));
+    }
+  });
   return out;
 }
 
 void Guarded::poison() {
-  for_each_element([&](std::size_t at) { std::memset(memory_.data() + at, 0xff, element_); });
+  for_each_run(0, numel_, [&](std::size_t at, std::size_t count) {
+    std::memset(memory_.data() + at, 0xff, count * element_);
+  });
 }
 
 bool Guarded::is_poison(std::int64_t flat) const {
-  const auto at = static_cast<std::ptrdiff_t>(offset(flat));
-  const auto size = static_cast<std::ptrdiff_t>(element_);
-  return std::all_of(memory_.begin() + at, memory_.begin() + at + size,
-                     [](std::byte b) { return b == poison_byte; });
+  const std::byte* at = memory_.data() + offset(flat);
+  return std::all_of(at, at + element_, [](std::byte b) { return b == poison_byte; });
 }
 
 bool Guarded::unchanged(std::int64_t from, std::int64_t count) const {
-  for (std::int64_t i = from; i < from + count; ++i) {
-    const auto at = static_cast<std::ptrdiff_t>(offset(i));
-    const auto end = at + static_cast<std::ptrdiff_t>(element_);
-    if (!std::equal(memory_.begin() + at, memory_.begin() + end, frozen_.begin() + at)) {
-      return false;
-    }
-  }
-  return true;
+  bool same = true;
+  for_each_run(from, count, [&](std::size_t at, std::size_t run) {
+    same = same && std::memcmp(memory_.data() + at, frozen_.data() + at, run * element_) == 0;
+  });
+  return same;
 }
 
-std::int64_t Guarded::unwritten() const {
-  std::int64_t count = 0;
-  for (std::int64_t i = 0; i < numel_; ++i) count += is_poison(i) ? 1 : 0;
-  return count;
+std::int64_t Guarded::unwritten(std::int64_t from, std::int64_t count) const {
+  if (count < 0) count = numel_ - from;
+  std::int64_t unwritten = 0;
+  for_each_run(from, count, [&](std::size_t at, std::size_t run) {
+    const std::byte* byte = memory_.data() + at;
+    for (std::size_t i = 0; i < run; ++i, byte += element_) {
+      unwritten += std::memcmp(byte, poison_element, element_) == 0 ? 1 : 0;
+    }
+  });
+  return unwritten;
 }
 
 std::int64_t Guarded::damaged() const {
   std::vector<std::byte> rest = memory_;
-  for_each_element([&](std::size_t at) { std::memset(rest.data() + at, 0xff, element_); });
-  return std::count_if(rest.begin(), rest.end(), [](std::byte b) { return b != poison_byte; });
+  for_each_run(0, numel_, [&](std::size_t at, std::size_t count) {
+    std::memset(rest.data() + at, 0xff, count * element_);
+  });
+  return static_cast<std::int64_t>(rest.size()) - std::count(rest.begin(), rest.end(), poison_byte);
 }
 
 }  // namespace packattn::test

@@ -55,14 +55,16 @@ class Guarded {
   void restore() { std::copy(frozen_.begin(), frozen_.end(), memory_.begin()); }
   /// Bytes that are not elements and were written to.
   std::int64_t damaged() const;
-  /// Elements that still hold the poison, in rows of the last dimension.
-  std::int64_t unwritten() const;
+  /// Elements that still hold the poison.
+  std::int64_t unwritten(std::int64_t from = 0, std::int64_t count = -1) const;
   bool is_poison(std::int64_t flat) const;
 
  private:
   std::size_t offset(std::int64_t flat) const;  // in bytes, from the start of memory_
+  /// Elements that follow each other in memory: visit(byte offset, count). Every form's last
+  /// stride is 1.
   template <class Visit>
-  void for_each_element(Visit visit) const;
+  void for_each_run(std::int64_t from, std::int64_t count, Visit visit) const;
 
   DType dtype_ = DType::none;
   std::vector<std::int64_t> shape_;

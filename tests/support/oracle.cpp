@@ -130,18 +130,23 @@ KdaOracle kda_oracle(const KdaOracleInput& in, bool every_state) {
         for (Index c = 0; c < in.v_dim; ++c) s[d * in.v_dim + c] *= factor;
       }
       const Index row = (t * in.hv + head) * in.v_dim;
-      for (Index c = 0; c < in.v_dim; ++c) {
-        double u = 0;
-        for (Index d = 0; d < in.k_dim; ++d)
-          u += s[d * in.v_dim + c] * k[static_cast<std::size_t>(d)];
-        const double e = write_strength(in, t, head, c) * (in.v[row + c] - u);
-        double o = 0;
-        for (Index d = 0; d < in.k_dim; ++d) {
-          s[d * in.v_dim + c] += k[static_cast<std::size_t>(d)] * e;
-          o += s[d * in.v_dim + c] * scale * q[static_cast<std::size_t>(d)];
-        }
-        result.out[static_cast<std::size_t>(row + c)] = o;
+      std::vector<double> u(static_cast<std::size_t>(in.v_dim), 0), e(u), o(u);
+      // Over d outside and c inside: the state's rows are contiguous.
+      for (std::size_t d = 0; d < k.size(); ++d) {
+        for (std::size_t c = 0; c < u.size(); ++c) u[c] += s[d * u.size() + c] * k[d];
       }
+      for (std::size_t c = 0; c < e.size(); ++c) {
+        const auto channel = static_cast<Index>(c);
+        e[c] = write_strength(in, t, head, channel) * (in.v[row + channel] - u[c]);
+      }
+      for (std::size_t d = 0; d < k.size(); ++d) {
+        for (std::size_t c = 0; c < e.size(); ++c) {
+          double& entry = s[d * e.size() + c];
+          entry += k[d] * e[c];
+          o[c] += entry * scale * q[d];
+        }
+      }
+      std::copy(o.begin(), o.end(), result.out.begin() + row);
     }
     if (every_state) result.states.push_back(result.final);
   }
