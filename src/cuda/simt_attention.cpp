@@ -63,14 +63,25 @@ std::int64_t key_bound(const AttentionCall& call) {
   return call.batch.state().pages_per_sequence * call.problem.page_size;
 }
 
+/// Few query rows a sequence, as in decode: on average, because the lengths may be unknown here.
+/// The tile's height changes no bit, a row's products being its own.
+bool is_narrow(const AttentionCall& call) {
+  const std::int64_t sequences = std::max<std::int64_t>(1, call.batch.size());
+  return call.problem.dtype != DType::f32 &&
+         call.args.q.size(0) * call.problem.group() <= sequences * narrow_tile;
+}
+
 std::shared_ptr<const Plan> plan(const AttentionCall& call, int) {
   const AttentionProblem& p = call.problem;
   const int group = static_cast<int>(p.group());
-  const int head_chunk = std::min(group, simt_tile);
-  const auto result = std::make_shared<SimtPlan>(call, simt_tile / head_chunk);
+  const bool narrow = is_narrow(call);
+  const int tile = narrow ? narrow_tile : simt_tile;
+  const int head_chunk = std::min(group, tile);
+  const auto result = std::make_shared<SimtPlan>(call, tile / head_chunk);
   SimtLaunch& launch = result->launch;
   launch.head_chunk = head_chunk;
-  launch.tile_rows = simt_tile / head_chunk;
+  launch.narrow = narrow;
+  launch.tile_rows = tile / head_chunk;
   launch.head_slots = static_cast<int>(p.heads_k) * ((group + head_chunk - 1) / head_chunk);
   launch.bucket = bucket_of(p)->bucket;
 
@@ -81,7 +92,7 @@ std::shared_ptr<const Plan> plan(const AttentionCall& call, int) {
   const bool spread = segments > 1 && items < 2 * processors;
   launch.segments = spread ? static_cast<int>(segments) : 1;
   const std::int64_t work = std::max<std::int64_t>(1, items * launch.segments);
-  launch.blocks = static_cast<int>(std::min<std::int64_t>(work, 4 * processors));
+  launch.blocks = static_cast<int>(std::min<std::int64_t>(work, (narrow ? 8 : 4) * processors));
 
   // Without spreading a block keeps its running total in scratch, as fp32 always does.
   const bool totals = segments > 1 || p.dtype == DType::f32;

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // simt/attention for fp16 and bf16: every option, any card from compute capability 8.0.
 //
-// One block of four warps owns 64 packed rows: the query heads of one key head beside each other,
+// One block owns 64 packed rows (16 in decode): the query heads of one key head beside each other,
 // token after token, so that short sequences and decode fill the tile and share its keys. Keys come
-// in tiles through a two-stage cp.async pipeline; scores and outputs are mma.sync products with
+// in tiles through a cp.async pipeline; scores and outputs are mma.sync products with
 // fp32 accumulators and an online softmax over the rows of a warp.
 //
-//   tile:   load K(t+1) V(t+1) | S = Q K(t)^T -> x -> m, p, l -> O += P V(t)
+//   tile:   load K(t+2) V(t+2) | S = Q K(t)^T -> x -> m, p, l -> O += P V(t)
 //
 // Bits: keys are folded in segments of 1024 counted from key 0. A segment starts from m = -inf,
 // l = 0, acc = 0, and its end is folded into the running (M, L, O) by the same four operations
@@ -15,90 +15,10 @@
 // spread over blocks changes no bit, and a row's bits depend on its own keys alone.
 #include <cuda_runtime.h>
 
-#include "cuda/attention_items.cuh"
+#include "cuda/simt_loads.cuh"
 
 namespace packattn::cuda {
 namespace {
-
-constexpr int threads = simt_threads;
-constexpr int tile_m = simt_tile;
-
-/// Head sizes padded to what is compiled; `keys` keys a tile so that two stages fit in 100 KB
-/// (160 KB for 256).
-template <class Element, int d, int dv, int keys_per_tile, int blocks_per_processor>
-struct Config {
-  using T = Element;
-  static constexpr int head = d;
-  static constexpr int value = dv;
-  static constexpr int keys = keys_per_tile;
-  static constexpr int stages = 2;
-  static constexpr int blocks = blocks_per_processor;
-};
-
-template <class C>
-struct Storage {
-  alignas(128) typename C::T q[tile_m * C::head];
-  alignas(128) typename C::T k[C::stages][C::keys * C::head];
-  alignas(128) typename C::T v[C::stages][C::keys * C::value];
-};
-
-/// Address of 16-byte chunk `chunk` of a row, chunks permuted so that ldmatrix meets no conflicts.
-template <int width, class T>
-__device__ std::uint32_t swizzled(const T* base, int row, int chunk) {
-  return ptx::shared_address(base) +
-         static_cast<std::uint32_t>(row * width * 2 + ((chunk ^ (row & 7)) * 16));
-}
-
-/// Copies one 16-byte chunk; rows that are not aligned go element by element.
-template <class T>
-__device__ void load_chunk(std::uint32_t to, const T* from, bool valid, bool aligned) {
-  if (aligned) {
-    ptx::copy_async_16(to, from, valid);
-    return;
-  }
-  auto* target = static_cast<T*>(__cvta_shared_to_generic(to));
-  for (int i = 0; i < 8; ++i) target[i] = valid ? from[i] : T(0.0F);
-}
-
-template <class C>
-__device__ void load_q(const AttentionParams& p, const Item& item, Storage<C>& shared) {
-  using T = typename C::T;
-  const auto* q = static_cast<const T*>(p.q.data);
-  constexpr int chunks = C::head / 8;
-  for (int i = static_cast<int>(threadIdx.x); i < tile_m * chunks; i += threads) {
-    const int row = i / chunks;
-    const int chunk = i % chunks;
-    const bool valid = row < item.rows && chunk * 8 < p.head_dim;
-    const std::int64_t token = item.sequence.q_start + item.first_row + row / item.heads;
-    const int head = item.head_k * p.group + item.first_head + row % item.heads;
-    const T* from = valid ? q + token * p.q.row_stride + head * p.q.head_stride + chunk * 8 : q;
-    load_chunk(swizzled<C::head>(shared.q, row, chunk), from, valid, p.aligned);
-  }
-}
-
-template <class C, int width>
-__device__ void load_keys(const AttentionParams& p, const Item& item, const KeyRows& rows, int dim,
-                          std::int32_t first, typename C::T* to) {
-  using T = typename C::T;
-  constexpr int chunks = width / 8;
-  for (int i = static_cast<int>(threadIdx.x); i < C::keys * chunks; i += threads) {
-    const int row = i / chunks;
-    const int chunk = i % chunks;
-    const std::int32_t key = first + row;
-    const bool valid = key < item.key_end && chunk * 8 < dim;
-    const T* from =
-        valid ? key_row<T>(p, item, rows, key) + chunk * 8 : static_cast<const T*>(rows.data);
-    load_chunk(swizzled<width>(to, row, chunk), from, valid, p.aligned);
-  }
-}
-
-template <class C>
-__device__ void load_tile(const AttentionParams& p, const Item& item, std::int32_t first, int stage,
-                          Storage<C>& shared) {
-  load_keys<C, C::head>(p, item, p.k, p.head_dim, first, shared.k[stage]);
-  load_keys<C, C::value>(p, item, p.v, p.value_dim, first, shared.v[stage]);
-  ptx::copy_async_commit();
-}
 
 template <class C>
 using Scores = float[C::keys / 8][4];
@@ -112,7 +32,7 @@ __device__ void scores(const Storage<C>& shared, int stage, Scores<C>& s) {
   const int warp = static_cast<int>(threadIdx.x) / 32;
 #pragma unroll
   for (auto& block : s) block[0] = block[1] = block[2] = block[3] = 0;
-#pragma unroll 4  // fully unrolled, 256 spills
+#pragma unroll(C::head > 192 ? 2 : 4)  // more, and 256 spills
   for (int kk = 0; kk < C::head / 16; ++kk) {
     std::uint32_t a[4];
     ptx::load_matrix_x4(a, swizzled<C::head>(shared.q, warp * 16 + lane % 16, 2 * kk + lane / 16));
@@ -245,21 +165,23 @@ __device__ void run_segment(const AttentionParams& p, const Item& item, const Se
   reset<C>(rows, o);
   // Tiles are counted from key 0, so that a window's start does not shift them.
   const std::int32_t first = keys.begin / C::keys * C::keys;
+  const std::int32_t ahead = (C::stages - 1) * C::keys;
+  for (int i = 0; i < C::stages - 1; ++i) {
+    load_tile(p, item, first + i * C::keys, i, keys.end, shared);
+  }
   int stage = 0;
-  load_tile(p, item, first, stage, shared);
   for (std::int32_t key = first; key < keys.end; key += C::keys) {
-    const bool more = key + C::keys < keys.end;
-    if (more) load_tile(p, item, key + C::keys, stage ^ 1, shared);
-    more ? ptx::copy_async_wait<1>() : ptx::copy_async_wait<0>();
-    __syncthreads();
+    ptx::copy_async_wait<C::stages - 2>();
+    __syncthreads();  // this tile is there, and the stage before it is free
+    load_tile(p, item, key + ahead, (stage + C::stages - 1) % C::stages, keys.end, shared);
     Scores<C> s;
     scores<C>(shared, stage, s);
     softmax_step<C>(p, item, key, rows, s, o);
     accumulate<C>(shared, stage, s, o);
-    __syncthreads();  // the stage is free for the load after next
-    stage ^= 1;
+    stage = (stage + 1) % C::stages;
   }
-  if (p.plain) {  // from here on a maximum is a score
+  __syncthreads();  // the stages are free for the next segment
+  if (p.plain) {    // from here on a maximum is a score
     rows.m[0] *= p.scale;
     rows.m[1] *= p.scale;
   }
@@ -375,7 +297,7 @@ __device__ void run_item(const AttentionParams& p, const Item& item, float* scra
 }
 
 template <class C>
-__global__ void __launch_bounds__(threads, C::blocks)
+__global__ void __launch_bounds__(C::threads, C::blocks)
     attention_kernel(const __grid_constant__ AttentionParams p,
                      const __grid_constant__ SimtLaunch launch) {
   extern __shared__ std::byte bytes[];
@@ -392,7 +314,7 @@ __global__ void __launch_bounds__(threads, C::blocks)
 
 /// One segment of one item a block; the results wait in scratch for combine_kernel.
 template <class C>
-__global__ void __launch_bounds__(threads, C::blocks)
+__global__ void __launch_bounds__(C::threads, C::blocks)
     segment_kernel(const __grid_constant__ AttentionParams p,
                    const __grid_constant__ SimtLaunch launch) {
   extern __shared__ std::byte bytes[];
@@ -423,7 +345,7 @@ void launch_config(const AttentionParams& p, const SimtLaunch& launch, cudaStrea
   const auto start = [&](auto* kernel) {
     check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes),
           "cudaFuncSetAttribute");
-    kernel<<<launch.blocks, threads, bytes, stream>>>(p, launch);
+    kernel<<<launch.blocks, C::threads, bytes, stream>>>(p, launch);
     check(cudaGetLastError(), "simt/attention");
   };
   if (launch.segments == 1) {
@@ -431,17 +353,26 @@ void launch_config(const AttentionParams& p, const SimtLaunch& launch, cudaStrea
     return;
   }
   start(segment_kernel<C>);
-  combine_kernel<T, C::value><<<launch.blocks, threads, 0, stream>>>(p, launch);
+  combine_kernel<T, C::value><<<launch.blocks, simt_threads, 0, stream>>>(p, launch);
   check(cudaGetLastError(), "simt/attention");
 }
 
 template <class T>
 void launch_dtype(const AttentionParams& p, const SimtLaunch& launch, cudaStream_t stream) {
+  //                                        D  Dv  keys stages warps blocks
   switch (launch.bucket) {
-    case Bucket::d64: return launch_config<Config<T, 64, 64, 64, 3>>(p, launch, stream);
-    case Bucket::d128: return launch_config<Config<T, 128, 128, 32, 3>>(p, launch, stream);
-    case Bucket::d192_128: return launch_config<Config<T, 192, 128, 32, 3>>(p, launch, stream);
-    case Bucket::d256: return launch_config<Config<T, 256, 256, 32, 2>>(p, launch, stream);
+    case Bucket::d64:
+      return launch.narrow ? launch_config<Config<T, 64, 64, 32, 4, 1, 6>>(p, launch, stream)
+                           : launch_config<Config<T, 64, 64, 64, 3, 4, 3>>(p, launch, stream);
+    case Bucket::d128:
+      return launch.narrow ? launch_config<Config<T, 128, 128, 32, 2, 1, 6>>(p, launch, stream)
+                           : launch_config<Config<T, 128, 128, 32, 3, 4, 3>>(p, launch, stream);
+    case Bucket::d192_128:
+      return launch.narrow ? launch_config<Config<T, 192, 128, 32, 2, 1, 4>>(p, launch, stream)
+                           : launch_config<Config<T, 192, 128, 32, 3, 4, 2>>(p, launch, stream);
+    case Bucket::d256:
+      return launch.narrow ? launch_config<Config<T, 256, 256, 32, 2, 1, 2>>(p, launch, stream)
+                           : launch_config<Config<T, 256, 256, 32, 2, 4, 2>>(p, launch, stream);
   }
 }
 

@@ -9,7 +9,8 @@ namespace packattn::cuda {
 
 /// Keys are folded in segments of this many, counted from key 0: part of the implementation's bits.
 constexpr std::int32_t segment_keys = 1024;
-constexpr int simt_tile = 64;  ///< packed rows of a block
+constexpr int simt_tile = 64;    ///< packed rows of a block
+constexpr int narrow_tile = 16;  ///< of a block in decode
 constexpr int simt_threads = 128;
 /// Longer sequences would overflow the 32-bit positions within a sequence.
 constexpr std::int64_t longest_sequence = std::int64_t{1} << 30;
@@ -24,6 +25,7 @@ struct SimtLaunch {
   int head_slots;  ///< key heads x chunks of their groups
   int segments;    ///< 1: a block folds all segments; more: each has a block of its own
   Bucket bucket;
+  bool narrow;  ///< blocks of one warp and 16 packed rows
   float* scratch;
 };
 
