@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from collections.abc import Iterator, Sequence
@@ -10,7 +11,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from . import _native
-from ._implementations import implementations
+from ._attention import why
 
 # DLPack's type codes and bits.
 _DTYPES = {
@@ -98,19 +99,26 @@ class FakeTensor:
         return FakeTensor(shape, dtype or self.dtype, self.device, None)
 
     def _packattn_describe(self) -> list[int]:
-        # Without CUDA nothing can reach a device's memory, and the call is refused
-        # for that reason (PA4001) rather than for a missing address.
+        # Where nothing can reach a device's memory, the call is refused for that reason (PA4001,
+        # PA4002) rather than for a missing address.
         return self._describe(self._address if self._unreachable() else 0)
 
     def _unreachable(self) -> bool:
         if self._place[0] != _DEVICES["cuda"]:
             return not self.device.startswith(("cpu", "cuda"))
-        return _cuda_hidden or all(
-            name.startswith(("cpu/", "ref/")) for name in implementations("attention")
-        )
+        return _cuda_hidden or not _cuda_reachable(self._place[1])
 
     def _packattn_describe_unrun(self) -> list[int]:
         return self._describe(self._address)
+
+
+@functools.cache
+def _cuda_reachable(index: int) -> bool:
+    """Whether an implementation would run on this device: none says that it cannot be used."""
+    q = FakeTensor((1, 1, 8), "float32", f"cuda:{index}", None)
+    verdicts = why(q, q, q, [0, 1])
+    declined = ["" if verdict else verdict.declined.code for verdict in verdicts]
+    return any(code != "PA3007" and not code.startswith("PA4") for code in declined)
 
 
 def fake_tensor(

@@ -64,9 +64,10 @@ const Implementation<Call>& select(ImplementationList<Call> list, const Call& ca
   for (const auto& row : list) {
     if ((forced.empty() || row.name == forced) && same_side(row) && !row.decline(call)) return row;
   }
+  // A row for tensors elsewhere was never a choice, unless it was asked for by name.
   std::vector<Fault> reasons;
   for (const auto& row : list) {
-    if (!forced.empty() && row.name != forced) continue;
+    if (forced.empty() ? !same_side(row) : row.name != forced) continue;
     auto declined = decline(row, call);
     if (!declined) continue;
     if (!forced.empty()) {
