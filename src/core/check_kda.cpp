@@ -174,8 +174,8 @@ class Checker {
       if (!q_ok_) return;
       checked_.count = args_.q.size(0);
       // A size that no other tensor shares is a mistake, perhaps of any magnitude: no list of it.
-      const bool shared = k_ok_ && v_ok_ && args_.k.size(0) == checked_.count &&
-                          args_.v.size(0) == checked_.count;
+      const bool shared =
+          k_ok_ && v_ok_ && args_.k.size(0) == checked_.count && args_.v.size(0) == checked_.count;
       if (!shared) return;
       for (std::int64_t row = 0; row < args_.q.size(0); ++row) {
         checked_.sequences.push_back({.row = row, .start = 0, .length = args_.q.size(1)});
