@@ -238,7 +238,7 @@ void read_position_ids(NamedView ids, BatchSide& side, FaultList& faults) {
     if (id == 0) {
       side.starts.push_back(static_cast<std::int64_t>(i));
       side.lengths.push_back(0);
-    } else if (i == 0 || id != (*values)[i - 1] + 1) {
+    } else if (i == 0 || id < 0 || id - 1 != (*values)[i - 1]) {
       faults.add(Code::position_ids_jump,
                  {.argument = str(ids.name),
                   .position = fmt::format("index {}", i),

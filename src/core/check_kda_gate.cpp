@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <cmath>
+#include <cstdint>
 
 #include <fmt/format.h>
 
@@ -30,14 +31,16 @@ void check_gate_arguments(const GateArguments& a, std::int64_t heads, std::int64
   }
   if (a.dt_bias.present() && heads >= 0 && K >= 0) {
     const TensorView& bias = a.dt_bias;
+    std::int64_t channels = 0;
+    if (__builtin_mul_overflow(heads, K, &channels)) channels = INT64_MAX;
     if ((bias.rank() == 2 && bias.size(0) == heads && bias.size(1) == K) ||
-        (bias.rank() == 1 && bias.size(0) == heads * K)) {
+        (bias.rank() == 1 && bias.size(0) == channels)) {
       checks.readable(dt_bias);
     } else {
       faults.add(Code::dt_bias_shape,
                  {.argument = "dt_bias",
                   .value = bias.shape_string(),
-                  .limit = fmt::format("[{}, {}] or [{}]", heads, K, heads * K)});
+                  .limit = fmt::format("[{}, {}] or [{}]", heads, K, channels)});
     }
   }
   if (a.gate == GateKind::bounded && !(a.lower_bound < 0 && std::isfinite(a.lower_bound))) {

@@ -269,15 +269,16 @@ class StateChecker {
     std::int64_t column = 0;
     const TensorView& accepted = args_.num_accepted_tokens;
     if (accepted.present()) {
-      column = Slots{&accepted, ""}.at(n, 0) - 1;
-      if (column < 0 || column >= read_.columns()) {
+      const std::int64_t tokens = Slots{&accepted, ""}.at(n, 0);
+      if (tokens < 1 || tokens > read_.columns()) {
         faults_.add(Code::accepted_tokens_range,
                     {.argument = "num_accepted_tokens",
                      .position = fmt::format("sequence {}", n),
-                     .value = std::to_string(column + 1),
+                     .value = std::to_string(tokens),
                      .limit = fmt::format("1 to {}", read_.columns())});
         return -1;
       }
+      column = tokens - 1;
     }
     return in_pool(read_, n, column, *read_pool_);
   }

@@ -14,6 +14,17 @@ namespace {
 
 std::string str(std::string_view s) { return std::string(s); }
 
+/// Farther than any memory, and small enough that eight of them in bytes still fit 64 bits.
+constexpr std::int64_t far = std::int64_t{1} << 56;
+
+/// Elements from the first index of a dimension to its last; `far` where 64 bits cannot say.
+std::int64_t reach(const TensorView& t, int dim) {
+  std::int64_t product = 0;
+  const bool overflow = __builtin_mul_overflow(t.size(dim) - 1, t.stride(dim), &product);
+  if (overflow) return t.stride(dim) < 0 ? -far : far;
+  return std::clamp(product, -far, far);
+}
+
 /// Bytes [begin, end) that a tensor's elements lie in.
 struct Extent {
   std::uintptr_t begin;
@@ -25,8 +36,8 @@ Extent extent_of(const TensorView& t) {
   std::int64_t low = 0;
   std::int64_t high = 0;
   for (int dim = 0; dim < t.rank(); ++dim) {
-    const std::int64_t reach = (t.size(dim) - 1) * t.stride(dim);
-    (reach < 0 ? low : high) += reach;
+    const std::int64_t distance = reach(t, dim);
+    (distance < 0 ? low : high) += distance;
   }
   const auto bytes = static_cast<std::int64_t>(size_of(t.dtype()));
   return {base + static_cast<std::uintptr_t>(low * bytes),
@@ -36,15 +47,16 @@ Extent extent_of(const TensorView& t) {
 /// True if some two indices of `t` can name one element: a stride does not clear what the
 /// smaller strides cover.
 bool overlaps_itself(const TensorView& t) {
-  std::vector<std::pair<std::int64_t, std::int64_t>> dims;  // stride, size
+  std::vector<std::pair<std::int64_t, std::int64_t>> dims;  // stride, reach
   for (int dim = 0; dim < t.rank(); ++dim) {
-    if (t.size(dim) > 1) dims.emplace_back(std::abs(t.stride(dim)), t.size(dim));
+    const std::int64_t stride = std::clamp(t.stride(dim), -far, far);
+    if (t.size(dim) > 1) dims.emplace_back(std::abs(stride), std::abs(reach(t, dim)));
   }
   std::sort(dims.begin(), dims.end());
   std::int64_t covered = 1;
-  for (const auto& [stride, size] : dims) {
+  for (const auto& [stride, distance] : dims) {
     if (stride < covered) return true;
-    covered += (size - 1) * stride;
+    covered += distance;
   }
   return false;
 }
@@ -54,12 +66,12 @@ bool overlaps_itself(const TensorView& t) {
 bool interleave(const TensorView& a, const TensorView& b) {
   if (a.rank() < 2 || b.rank() < 2 || size_of(a.dtype()) != size_of(b.dtype())) return false;
   const std::int64_t row = a.stride(0);
-  if (row <= 0 || row != b.stride(0)) return false;
+  if (row <= 0 || row > far || row != b.stride(0)) return false;
   const auto columns = [](const TensorView& t) {
     std::int64_t last = 0;
     for (int dim = 1; dim < t.rank(); ++dim) {
       if (t.stride(dim) < 0) return std::int64_t{-1};
-      last += (t.size(dim) - 1) * t.stride(dim);
+      last += reach(t, dim);
     }
     return last + 1;
   };

@@ -49,7 +49,10 @@ void from_cu_seqlens(const SideSpec& spec, BatchSide& side, BatchState& state, F
   if (!values) return;
   for (std::size_t n = 0; n + 1 < values->size(); ++n) {
     side.starts.push_back((*values)[n]);
-    side.lengths.push_back((*values)[n + 1] - (*values)[n]);
+    // A difference beyond 64 bits is a decrease or a start that was reported: any length will do.
+    std::int64_t length = 0;
+    if (__builtin_sub_overflow((*values)[n + 1], (*values)[n], &length)) length = 0;
+    side.lengths.push_back(length);
   }
   side.rows = values->back();
   if (spec.lengths.view.present()) check_gaps(spec.cu_seqlens.name, spec.lengths, side, faults);

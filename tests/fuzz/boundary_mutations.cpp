@@ -99,7 +99,8 @@ std::vector<Mutation> boundary_mutations() {
       {"end past the tensor", Code::boundaries_end,
        change(running_ends, filled,
               [](Integers& t, Random& random) {
-                t.values.back() += random.pick(std::vector<std::int64_t>{1, 1000, 1 << 30});
+                t.values.back() =
+                    plus(t.values.back(), random.pick(std::vector<std::int64_t>{1, 1000, 1 << 30}));
               })},
       {"end before the tensor's", Code::rows_after_end,
        change(
@@ -113,8 +114,8 @@ std::vector<Mutation> boundary_mutations() {
        change(all_integers, filled,
               [](Integers& t, Random& random) {
                 std::int64_t& value = any_value(t, random);
-                value = random.pick(std::vector<std::int64_t>{value + 1, value - 1, -1, 0, 7, most,
-                                                              -most, std::int64_t{1} << 31});
+                value = random.pick(std::vector<std::int64_t>{
+                    plus(value, 1), plus(value, -1), -1, 0, 7, most, -most, std::int64_t{1} << 31});
               })},
       {"decrease", Code::boundaries_decrease,
        change(
@@ -122,7 +123,7 @@ std::vector<Mutation> boundary_mutations() {
            [](Integers& t, Random& random) {
              const auto i = static_cast<std::size_t>(
                  random.between(1, static_cast<std::int64_t>(t.values.size()) - 2));
-             t.values[i] = t.values.back() + 1;
+             t.values[i] = plus(t.values.back(), 1);
            })},
       {"one sequence fewer", Code::batch_size_mismatch,
        change(
@@ -132,7 +133,8 @@ std::vector<Mutation> boundary_mutations() {
       {"host copy of another length", Code::host_copy_length,
        change(host_copies, any, [](Integers& t, Random&) { t.values.push_back(0); })},
       {"host copy of other values", Code::host_copy_values,
-       change(host_copies, filled, [](Integers& t, Random&) { t.values.back() += 1; })},
+       change(host_copies, filled,
+              [](Integers& t, Random&) { t.values.back() = plus(t.values.back(), 1); })},
       {"max_seqlen", Code::max_seqlen_small,
        [](Call& call, Random& random) {
          if (!call.boundaries) return false;
@@ -164,7 +166,10 @@ std::vector<Mutation> boundary_mutations() {
        change({"starts_q"}, filled,
               [](Integers& t, Random&) { std::fill(t.values.begin(), t.values.end(), 0); })},
       {"start past the tensor", Code::range_past_end,
-       change(starts, filled, [](Integers& t, Random& random) { any_value(t, random) += 50; })},
+       change(starts, filled,
+              [](Integers& t, Random& random) {
+                any_value(t, random) = plus(any_value(t, random), 50);
+              })},
       {"overflowing lengths", Code::lengths_overflow,
        change({"lengths_q", "lengths_k"}, filled,
               [](Integers& t, Random& random) {

@@ -76,7 +76,7 @@ std::vector<Mutation> kda_mutations() {
       {"gate shape", Code::gate_shape,
        change_tensor({"g"},
                      [](Tensor& t, Random& random) {
-                       if (random.chance(0.5)) t.shape.back() += 1;
+                       if (random.chance(0.5)) t.shape.back() = plus(t.shape.back(), 1);
                        else t.shape = {t.shape[0], 5};
                      })},
       {"beta shape", Code::beta_shape,
@@ -96,7 +96,9 @@ std::vector<Mutation> kda_mutations() {
        change_tensor(pools,
                      [](Tensor& t, Random&) {
                        if (t.shape.size() == 4) std::swap(t.shape[2], t.shape[3]);
-                       if (t.shape.size() == 4 && t.shape[2] == t.shape[3]) ++t.shape[3];
+                       if (t.shape.size() == 4 && t.shape[2] == t.shape[3]) {
+                         t.shape[3] = plus(t.shape[3], 1);
+                       }
                      })},
       {"no state layout", Code::state_layout_missing,
        [](Call& call, Random&) {
@@ -106,7 +108,9 @@ std::vector<Mutation> kda_mutations() {
       {"another state layout", Code::state_shape,
        change_options([](KdaOptions& o, Random&) { o.state_layout = StateLayout::v_first; })},
       {"one state fewer", Code::state_count,
-       change_tensor(pools, [](Tensor& t, Random&) { t.shape[0] += t.shape[0] > 1 ? -1 : 1; })},
+       change_tensor(
+           pools,
+           [](Tensor& t, Random&) { t.shape[0] = plus(t.shape[0], t.shape[0] > 1 ? -1 : 1); })},
       {"one slot fewer", Code::slot_count,
        change_slots(slot_names,
                     [](Integers& t, Random&) {

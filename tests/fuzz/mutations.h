@@ -23,6 +23,14 @@ std::vector<Mutation> boundary_mutations();
 std::vector<Mutation> option_mutations();
 std::vector<Mutation> kda_mutations();
 
+// Sums and products that wrap: a second mutation may find what an absurd one left.
+inline std::int64_t plus(std::int64_t a, std::int64_t b) {
+  return static_cast<std::int64_t>(static_cast<std::uint64_t>(a) + static_cast<std::uint64_t>(b));
+}
+inline std::int64_t times(std::int64_t a, std::int64_t b) {
+  return static_cast<std::int64_t>(static_cast<std::uint64_t>(a) * static_cast<std::uint64_t>(b));
+}
+
 /// The name of a tensor of the call that `wanted` accepts; empty if there is none.
 template <class Wanted>
 std::string pick_tensor(Call& call, Random& random, Wanted&& wanted) {

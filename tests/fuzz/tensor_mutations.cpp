@@ -18,12 +18,12 @@ bool required(const std::string& name) {
 }
 std::int64_t numel(const Tensor& t) {
   std::int64_t count = 1;
-  for (const std::int64_t size : t.shape) count *= size;
+  for (const std::int64_t size : t.shape) count = times(count, size);
   return count;
 }
 std::vector<std::int64_t> contiguous(const Tensor& t) {
   std::vector<std::int64_t> strides(t.shape.size(), 1);
-  for (std::size_t d = t.shape.size(); d-- > 1;) strides[d - 1] = strides[d] * t.shape[d];
+  for (std::size_t d = t.shape.size(); d-- > 1;) strides[d - 1] = times(strides[d], t.shape[d]);
   return strides;
 }
 
@@ -71,7 +71,8 @@ void change_rank(Tensor& t, Random& random) {
 void change_size(Tensor& t, Random& random) {
   if (t.shape.empty()) return;
   std::int64_t& size = any_of(t.shape, random);
-  size = random.pick(std::vector<std::int64_t>{size + 1, size > 0 ? size - 1 : 0, 2 * size, 0});
+  size = random.pick(
+      std::vector<std::int64_t>{plus(size, 1), size > 0 ? size - 1 : 0, times(2, size), 0});
   t.strides.clear();
 }
 
@@ -79,7 +80,8 @@ void change_stride(Tensor& t, Random& random) {
   t.strides = contiguous(t);
   if (t.strides.empty()) return;
   std::int64_t& stride = any_of(t.strides, random);
-  stride = random.pick(std::vector<std::int64_t>{0, 1, 2 * stride, -stride, stride + 3});
+  stride = random.pick(
+      std::vector<std::int64_t>{0, 1, times(2, stride), times(-1, stride), plus(stride, 3)});
 }
 
 void everywhere(Call& call, Device device) {
@@ -154,14 +156,19 @@ std::vector<Mutation> tensor_mutations() {
          return call.kind == Kind::attention || call.is_kda();
        }},
       {"rows", Code::tokens_mismatch,
-       change(tokens, [](Tensor& t, Random&) { ++t.shape[t.shape.size() > 3 ? 1 : 0]; })},
+       change(tokens,
+              [](Tensor& t, Random&) {
+                std::int64_t& rows = t.shape[t.shape.size() > 3 ? 1 : 0];
+                rows = plus(rows, 1);
+              })},
       {"heads of v or k", Code::heads_mismatch,
        change(named({"v", "k"}),
               [](Tensor& t, Random&) {
-                if (t.shape.size() > 1) t.shape[t.shape.size() - 2] *= 2;
+                if (t.shape.size() > 1)
+                  t.shape[t.shape.size() - 2] = times(2, t.shape[t.shape.size() - 2]);
               })},
       {"head size of k", Code::head_size_mismatch,
-       change(named({"k"}), [](Tensor& t, Random&) { t.shape.back() += 8; })},
+       change(named({"k"}), [](Tensor& t, Random&) { t.shape.back() = plus(t.shape.back(), 8); })},
       {"heads that do not divide", Code::heads_ratio,
        [](Call& call, Random&) {
          Tensor* q = call.tensor(call.is_kda() ? "v" : "q");
@@ -169,12 +176,13 @@ std::vector<Mutation> tensor_mutations() {
          for (const char* name : {"k", call.is_kda() ? "q" : "v"}) {
            Tensor* t = call.tensor(name);
            if (t == nullptr || t->shape.size() < 3) return false;
-           t->shape[t->shape.size() - 2] = q->shape[q->shape.size() - 2] + 1;
+           t->shape[t->shape.size() - 2] = plus(q->shape[q->shape.size() - 2], 1);
          }
          return true;
        }},
       {"shape of an output", Code::tensor_shape,
-       change(named({"out", "lse", "packed"}), [](Tensor& t, Random&) { ++t.shape.back(); })},
+       change(named({"out", "lse", "packed"}),
+              [](Tensor& t, Random&) { t.shape.back() = plus(t.shape.back(), 1); })},
       {"last stride", Code::last_stride,
        change(
            [](const std::string&, const Tensor& t) {
