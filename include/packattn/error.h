@@ -50,7 +50,8 @@ PACKATTN_EXPORT Fault make_fault(Code code, FaultFields fields);
 /// "PA2007"
 PACKATTN_EXPORT std::string code_id(Code code);
 
-/// The fault as a compiler would print it; several lines, no trailing newline.
+/// The fault as a compiler would print it; several lines, no trailing newline. Of several faults,
+/// advice that is the same for two of them stands with the first.
 PACKATTN_EXPORT std::string render(const Fault& fault);
 PACKATTN_EXPORT std::string render(std::span<const Fault> faults);
 

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <iterator>
+#include <set>
 #include <utility>
 
 #include <fmt/format.h>
@@ -35,6 +36,17 @@ std::vector<Fault> at_least_one(std::vector<Fault> faults) {
         make_fault(Code::internal, {.argument = "Error", .value = "thrown without a fault"}));
   }
   return faults;
+}
+
+/// What to do about a fault; a line that says the same for another one is the same text.
+std::vector<std::string> advice_lines(const Fault& fault) {
+  std::vector<std::string> lines;
+  if (!fault.help.empty()) lines.push_back(fmt::format("  = help: {}", fault.help));
+  for (const KnownWording& known : known_wordings(fault.code)) {
+    lines.push_back(fmt::format("  = {}: {}", known.library, fill_template(known.text, fault)));
+  }
+  lines.push_back(fmt::format("  explain: packattn explain {}", code_id(fault.code)));
+  return lines;
 }
 
 }  // namespace
@@ -85,23 +97,19 @@ Fault make_fault(Code code, FaultFields fields) {
 
 std::string code_id(Code code) { return fmt::format("PA{:04}", static_cast<unsigned>(code)); }
 
-std::string render(const Fault& fault) {
-  const std::string id = code_id(fault.code);
-  std::string text = fmt::format("error[{}]: {}", id, fault.message);
-  if (!fault.note.empty()) text += fmt::format("\n  = note: {}", fault.note);
-  if (!fault.help.empty()) text += fmt::format("\n  = help: {}", fault.help);
-  for (const KnownWording& known : known_wordings(fault.code)) {
-    text += fmt::format("\n  = {}: {}", known.library, fill_template(known.text, fault));
-  }
-  text += fmt::format("\n  explain: packattn explain {}", id);
-  return text;
-}
+std::string render(const Fault& fault) { return render(std::span(&fault, 1)); }
 
 std::string render(std::span<const Fault> faults) {
   std::string text;
+  std::set<std::string> advice;
   for (const Fault& fault : faults) {
     if (!text.empty()) text += "\n\n";
-    text += render(fault);
+    text += fmt::format("error[{}]: {}", code_id(fault.code), fault.message);
+    if (!fault.note.empty()) text += fmt::format("\n  = note: {}", fault.note);
+    // Five tensors with one mistake need the advice once.
+    for (const std::string& line : advice_lines(fault)) {
+      if (advice.insert(line).second) text += "\n" + line;
+    }
   }
   if (faults.size() > 1) text += fmt::format("\n\n{} faults in this call", faults.size());
   return text;

@@ -169,6 +169,12 @@ class Check(CommandTest):
         for code in ("PA1004", "PA2005"):
             self.assertIn(code, text)
 
+    def test_outputs_that_nobody_gave_have_no_faults(self):
+        wrong = {"dtype": "bf16", "shape": [20, 256]}
+        text = self.check(2, q=wrong)
+        self.assertIn("q has rank 2", text)
+        self.assertNotIn("error[PA1002]: out", text)
+
     def test_a_paged_description(self):
         cache = {"dtype": "bf16", "shape": [3, 16, 2, 64]}
         paged = {

@@ -60,6 +60,18 @@ TEST(Fault, SeveralAreRenderedInOrderAndCounted) {
   EXPECT_EQ(render(std::vector<Fault>{decrease()}), render(decrease()));
 }
 
+TEST(Fault, AdviceThatIsTheSameStandsOnce) {
+  const auto wrong = [](std::string argument) {
+    return make_fault(Code::batch_not_one,
+                      {.argument = std::move(argument), .value = "2", .limit = "1"});
+  };
+  const std::string text = render(std::vector<Fault>{wrong("q"), wrong("k"), decrease()});
+  EXPECT_THAT(text, HasSubstr("error[PA6001]: k has batch size 2, but with boundaries it has to be "
+                              "1\n\nerror[PA2007]"));
+  EXPECT_EQ(text.find("explain PA6001"), text.rfind("explain PA6001"));
+  EXPECT_THAT(text, HasSubstr("explain PA2007"));
+}
+
 TEST(Fault, JsonHasEveryField) {
   const auto json = nlohmann::json::parse(to_json(std::vector<Fault>{decrease()}));
   ASSERT_EQ(json.size(), 1U);
