@@ -82,15 +82,6 @@ struct Scratch {
   std::int64_t floats = 0;  ///< all of it
 };
 
-/// The sums of four vectors.
-template <class V>
-HWY_INLINE void store_sums(V a, V b, V c, V d, float* to) {
-  V x[4] = {a, b, c, d};
-  transpose_parts(df, x);
-  const V sums = hn::Add(hn::Add(x[0], x[1]), hn::Add(x[2], x[3]));
-  fold_parts(df, sums, to);
-}
-
 /// Row i of A and B, and one more step of decay for the kept keys. `k` is the token's key.
 void relate(const Scratch& w, std::int64_t i, const float* k) {
   for (std::int64_t j = 0; j < i; j += 4) {
@@ -108,8 +99,8 @@ void relate(const Scratch& w, std::int64_t i, const float* k) {
         b[n] = hn::MulAdd(kept, qd, b[n]);
       }
     }
-    store_sums(a[0], a[1], a[2], a[3], w.A + i * step_tokens + j);
-    store_sums(b[0], b[1], b[2], b[3], w.B + i * step_tokens + j);
+    store_sums(df, a[0], a[1], a[2], a[3], w.A + i * step_tokens + j);
+    store_sums(df, b[0], b[1], b[2], b[3], w.B + i * step_tokens + j);
   }
   Vec dot = hn::Zero(df);
   for (std::int64_t d = 0; d < w.K; d += lanes) {

@@ -87,8 +87,7 @@ inline void widen_from(const TensorView& x, std::int64_t offset, std::int64_t co
   });
 }
 
-/// The inputs of one value head of one sequence. Rows are padded to whole vectors, with zeros in
-/// q and k and with anything in the decays.
+/// The inputs of one value head of one sequence. Rows are padded with zeros to whole vectors.
 class KdaInputs {
  public:
   KdaInputs(const KdaCall& call, const KdaSequence& sequence, std::int64_t head)
@@ -141,20 +140,8 @@ class KdaInputs {
     } else {
       widen_from(a_.g, offset, K, end, to);
     }
-    if (p_.gate == GateKind::given) return;
-    if (bias_ != nullptr) {
-      for (std::int64_t d = 0; d < K; ++d) to[d] += bias_[d];
-    }
-    const hn::ScalableTag<float> d;
-    const auto rate = hn::Set(d, rate_);
-    for (std::int64_t i = 0; i < end; i += static_cast<std::int64_t>(hn::Lanes(d))) {
-      const auto r = hn::LoadU(d, to + i);
-      const auto g = p_.gate == GateKind::softplus
-                         ? hn::Neg(hn::Mul(rate, softplus(d, r)))
-                         : hn::Mul(hn::Set(d, static_cast<float>(p_.lower_bound)),
-                                   sigmoid(d, hn::Mul(rate, r)));
-      hn::StoreU(g, d, to + i);
-    }
+    if (p_.gate != GateKind::given) evaluate_gate(K, end, to);
+    for (std::int64_t d = K; d < end; ++d) to[d] = 0;
   }
 
   /// One beta of the token, or those of `count` columns.
@@ -171,6 +158,22 @@ class KdaInputs {
   }
 
  private:
+  void evaluate_gate(std::int64_t K, std::int64_t end, float* to) const {
+    if (bias_ != nullptr) {
+      for (std::int64_t d = 0; d < K; ++d) to[d] += bias_[d];
+    }
+    const hn::ScalableTag<float> d;
+    const auto rate = hn::Set(d, rate_);
+    for (std::int64_t i = 0; i < end; i += static_cast<std::int64_t>(hn::Lanes(d))) {
+      const auto r = hn::LoadU(d, to + i);
+      const auto g = p_.gate == GateKind::softplus
+                         ? hn::Neg(hn::Mul(rate, softplus(d, r)))
+                         : hn::Mul(hn::Set(d, static_cast<float>(p_.lower_bound)),
+                                   sigmoid(d, hn::Mul(rate, r)));
+      hn::StoreU(g, d, to + i);
+    }
+  }
+
   static void prefetch_row(const TensorView& x, std::int64_t offset, std::int64_t count) {
     const auto bytes = static_cast<std::int64_t>(size_of(x.dtype()));
     const std::byte* from = x.as<std::byte>() + offset * bytes;

@@ -80,6 +80,14 @@ HWY_INLINE void fold_parts(D d, V x, float* to) {
   }
 }
 
+/// The sums over the lanes of four vectors.
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE void store_sums(D d, V x0, V x1, V x2, V x3, float* to) {
+  V x[4] = {x0, x1, x2, x3};
+  transpose_parts(d, x);
+  fold_parts(d, hn::Add(hn::Add(x[0], x[1]), hn::Add(x[2], x[3])), to);
+}
+
 /// Reads a byte of every line of some rows, one row after another: the order that the hardware's
 /// prefetcher follows. Read as a transposition wants them, a few elements of every row at a time,
 /// the rows are too many streams for it, and a decode step took 15 % longer.

@@ -116,10 +116,15 @@ TEST_P(KdaEvery, StatesInTheOtherLayoutAndInBf16) {
   turned.options.state_layout = StateLayout::v_first;
   run_kda(GetParam().op, turned.args(), c.batch(), turned.options,
           {.implementation = GetParam().name});
-  EXPECT_EQ(turned.out.bytes(), c.out.bytes());
+  // The layout is an option that may decide which way a sum runs.
+  const KdaExpected expected = closed_form(c);
+  EXPECT_LT(relative_error(turned.out, expected.out), fp32);
   Owned back;
-  transpose(c.final, back);
-  EXPECT_EQ(turned.final.bytes(), back.bytes());
+  const std::int64_t K = shape.K, V = shape.V;
+  back = Owned(DType::f32, {2, 2, K, V}).fill([&](std::int64_t i) {
+    return turned.final[i / (K * V) * K * V + i % V * K + i / V % K];
+  });
+  EXPECT_LT(relative_error(back, expected.final), fp32);
 
   // bf16: the initial state is exact, the final one rounded once.
   KdaCase low(shape);
