@@ -126,8 +126,8 @@ struct Tensor {
 
 struct Result { Tensor out, state; };
 
-Result run(Op op, const Case& c, const Inputs& x, const std::string& implementation,
-           bool exact_out) {
+Result run(Op op, const Case& c, const Inputs& x, StateLayout layout,
+           const std::string& implementation, bool exact_out) {
   const std::int64_t T = c.tokens;
   Tensor q(x.q, c.dtype), k(x.k, c.dtype), v(x.v, c.dtype), g(x.g, DType::f32);
   Tensor beta(x.beta, DType::f32), initial(x.initial, DType::f32);
@@ -140,7 +140,7 @@ Result run(Op op, const Case& c, const Inputs& x, const std::string& implementat
                      .out = result.out.view({1, T, H, V}),
                      .initial_state = initial.view({1, H, K, V}),
                      .final_state = result.state.view({1, H, K, V})};
-  const KdaOptions options{.l2norm = true, .state_layout = StateLayout::k_first};
+  const KdaOptions options{.l2norm = true, .state_layout = layout};
   const Context context{.implementation = implementation};
   if (op == Op::kda_chunk) kda_chunk(args, options, context);
   else kda_recurrent(args, options, context);
@@ -156,27 +156,35 @@ double relative_error(const Tensor& x, const Tensor& y, std::size_t count) {
   return std::sqrt(difference / norm);
 }
 
+/// One row of the table; nothing if the implementation is not for this processor.
+void compare(Op op, const Case& c, const Inputs& x, StateLayout layout, const std::string& name,
+             const Result& exact) {
+  try {
+    const Result result = run(op, c, x, layout, name, false);
+    std::printf("| %s | %s | %s | %lld | %s | %.1e | %.1e |\n", name.c_str(),
+                layout == StateLayout::k_first ? "k_first" : "v_first", c.name.c_str(),
+                static_cast<long long>(c.tokens), to_string(c.dtype).c_str(),
+                relative_error(result.out, exact.out, x.v.size()),
+                relative_error(result.state, exact.state, x.initial.size()));
+  } catch (const Error& error) {
+    if (error.code() != Code::implementation_declined) throw;
+  }
+}
+
 }  // namespace
 
 int main() {
-  std::printf("| implementation | case | T | dtype | output | final state |\n");
-  std::printf("| --- | --- | --- | --- | --- | --- |\n");
+  std::printf("| implementation | layout | case | T | dtype | output | final state |\n");
+  std::printf("| --- | --- | --- | --- | --- | --- | --- |\n");
   for (const Case& c : cases()) {
     std::mt19937 random(7);
     Inputs x = random_inputs(c.tokens, random);
     if (c.change) c.change(x, random);
-    const Result exact = run(Op::kda_recurrent, c, x, "ref/kda_recurrent", true);
-    for (const Op op : {Op::kda_recurrent, Op::kda_chunk}) {
-      for (const std::string& name : implementations(op)) {
-        if (!name.starts_with("cpu/")) continue;
-        try {
-          const Result result = run(op, c, x, name, false);
-          std::printf("| %s | %s | %lld | %s | %.1e | %.1e |\n", name.c_str(), c.name.c_str(),
-                      static_cast<long long>(c.tokens), to_string(c.dtype).c_str(),
-                      relative_error(result.out, exact.out, x.v.size()),
-                      relative_error(result.state, exact.state, x.initial.size()));
-        } catch (const Error&) {  // not on this processor
-          continue;
+    for (const StateLayout layout : {StateLayout::k_first, StateLayout::v_first}) {
+      const Result exact = run(Op::kda_recurrent, c, x, layout, "ref/kda_recurrent", true);
+      for (const Op op : {Op::kda_recurrent, Op::kda_chunk}) {
+        for (const std::string& name : implementations(op)) {
+          if (name.starts_with("cpu/")) compare(op, c, x, layout, name, exact);
         }
       }
     }
