@@ -87,10 +87,14 @@ def report(build):
 
     for name in tally.failed:
         print(f"failed: {name}")
-    if tally.left_out:
+    notes = build / "test-left-out.txt"
+    not_there = notes.read_text().splitlines() if notes.exists() else []
+    if tally.left_out or not_there:
         print("left out")
         for reason, count in sorted(tally.left_out.items()):
             print(f"  {count} tests: {reason}")
+        for note in not_there:
+            print(f"  {note}")
     skipped = sum(tally.left_out.values())
     print(f"{tally.passed} passed, {len(tally.failed)} failed, {skipped} skipped")
     return 1 if tally.failed else 0

@@ -82,3 +82,10 @@ def test_a_failed_check_is_a_failure(build, capsys):
     status, lines = run(build, capsys)
     assert status == 1
     assert "failed: clang-tidy" in lines
+
+
+def test_what_no_test_can_say_is_printed(build, capsys):
+    (build / "test-left-out.txt").write_text("GPU kernels: not built\n")
+    status, lines = run(build, capsys)
+    assert status == 0
+    assert "  GPU kernels: not built" in lines
