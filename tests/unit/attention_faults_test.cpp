@@ -276,6 +276,20 @@ TEST_F(AttentionFaults, BoundariesOnADevice) {
   EXPECT_THAT(faults(), IsEmpty());
 }
 
+TEST_F(AttentionFaults, BoundariesBesideTensorsOnAGpu) {
+  // Checking a call meant for a GPU needs none, and reads nothing at its addresses.
+  const Device gpu{DeviceType::cuda, 0};
+  for (TensorView* t : {&args.q, &args.k, &args.v, &args.out, &args.lse}) {
+    *t = with_device(*t, gpu);
+  }
+  EXPECT_THAT(faults(), IsEmpty()) << "host boundaries are taken as they are";
+  const std::int64_t size = 3;
+  const TensorView elsewhere(reinterpret_cast<void*>(64), DType::i32, {DeviceType::cuda, 1},
+                             {&size, 1});
+  spec = {.cu_seqlens_q = elsewhere, .cu_seqlens_k = elsewhere};
+  EXPECT_THAT(faults(), Contains(IsFault(Code::boundaries_device, "cu_seqlens_q", "", "cuda:1")));
+}
+
 TEST_F(AttentionFaults, FaultsOfBoundariesTensorsAndOptionsInOneList) {
   Guarded bad = integers(DType::i32, {1, 0, 5});
   spec.cu_seqlens_q = bad.view();
