@@ -38,7 +38,7 @@ struct AttentionOptions {
   Align align = Align::bottom_right;
   Window window = {};
   double softcap = 0;            ///< c > 0: x becomes c tanh(x / c)
-  TensorView alibi_slopes = {};  ///< [Hq] or [N, Hq] fp32, at least 0: x -= slope |i + shift - j|
+  TensorView alibi_slopes = {};  ///< [Hq] or [N, Hq] fp32: x -= slope |i + shift - j|
   TensorView sinks = {};         ///< [Hq] fp32: exp(sink) joins the softmax's denominator
 };
 

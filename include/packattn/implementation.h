@@ -19,7 +19,7 @@ namespace packattn {
 enum class CheckLevel {
   host,    ///< every value the host already has
   device,  ///< boundaries on a device are checked there, by the planner, with nothing read back
-  full,    ///< everything is read back and checked, gates and host copies too; one synchronisation
+  full,    ///< also the values of host tensors that are not boundaries: KDA gates above 0
 };
 
 /// How a call runs, as opposed to what it computes: nothing here changes a bit of the result,

@@ -359,10 +359,11 @@ void launch_config(const AttentionParams& p, const SimtLaunch& launch, cudaStrea
 
 template <class T>
 void launch_dtype(const AttentionParams& p, const SimtLaunch& launch, cudaStream_t stream) {
+  // The keys of a tile are part of a row's bits, so both heights have the same.
   //                                        D  Dv  keys stages warps blocks
   switch (launch.bucket) {
     case Bucket::d64:
-      return launch.narrow ? launch_config<Config<T, 64, 64, 32, 4, 1, 6>>(p, launch, stream)
+      return launch.narrow ? launch_config<Config<T, 64, 64, 64, 2, 1, 6>>(p, launch, stream)
                            : launch_config<Config<T, 64, 64, 64, 3, 4, 3>>(p, launch, stream);
     case Bucket::d128:
       return launch.narrow ? launch_config<Config<T, 128, 128, 32, 2, 1, 6>>(p, launch, stream)

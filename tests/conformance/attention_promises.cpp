@@ -205,6 +205,8 @@ void AttentionPromises::split_and_merged_is_one_shot() {
 }
 
 void AttentionPromises::workspace_and_progress() {
+  // On a device the workspace is device memory and no progress is reported.
+  if (runs_on_device(implementation_)) return;
   const auto own = run();
   Context context{.threads = 2, .implementation = implementation_};
   const std::size_t bytes = attention_workspace_bytes(placement_->args(), placement_->batch(),

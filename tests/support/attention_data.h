@@ -52,7 +52,7 @@ class AttentionPlacement {
   AttentionArgs args() const;
   AttentionOptions options() const;
 
-  /// Why an implementation does not take this call.
+  /// Why an implementation does not take this call, its tensors being where it runs.
   std::optional<Fault> declined(const std::string& implementation) const;
   /// Runs, and fails the test if a byte was written that is not an output's, an output was left
   /// unwritten, an input changed, or a row without a sequence is not what it has to be.
@@ -64,6 +64,7 @@ class AttentionPlacement {
  private:
   void place_boundaries(const AttentionData& data);
   void place_pages(const AttentionData& data);
+  std::vector<AttentionResult> run_on_device(const Context& context);
   void check_memory();
   std::vector<AttentionResult> collect() const;
 

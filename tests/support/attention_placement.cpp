@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <limits>
 
@@ -7,6 +8,7 @@
 
 #include "support/attention_data.h"
 #include "support/boundaries.h"
+#include "support/compare.h"
 #include "support/random.h"
 
 namespace packattn::test {
@@ -188,7 +190,18 @@ AttentionOptions AttentionPlacement::options() const {
 }
 
 std::optional<Fault> AttentionPlacement::declined(const std::string& implementation) const {
-  for (const Verdict& verdict : why_attention(args(), *batch_, options())) {
+  AttentionArgs a = args();
+  AttentionOptions o = options();
+  if (runs_on_device(implementation)) {
+    a = {.q = q_.view_as_if_on_device(),
+         .k = k_.view_as_if_on_device(),
+         .v = v_.view_as_if_on_device(),
+         .out = out_.view_as_if_on_device(),
+         .lse = lse_.view_as_if_on_device()};
+    o.alibi_slopes = slopes_.view_as_if_on_device();
+    o.sinks = sinks_.view_as_if_on_device();
+  }
+  for (const Verdict& verdict : why_attention(a, *batch_, o)) {
     if (verdict.implementation == implementation) return verdict.declined;
   }
   ADD_FAILURE() << shape_.name << ": why_attention does not mention " << implementation;
@@ -198,9 +211,70 @@ std::optional<Fault> AttentionPlacement::declined(const std::string& implementat
 std::vector<AttentionResult> AttentionPlacement::run(const Context& context) {
   out_.poison();
   if (lse_.present()) lse_.poison();
+  if (runs_on_device(context.implementation)) return run_on_device(context);
   attention(args(), *batch_, options(), context);
   check_memory();
   return collect();
+}
+
+namespace {
+
+/// A view of `tensor`, which may be strided, where its bytes are on the device.
+TensorView moved(const TensorView& view, Guarded& tensor) {
+  std::vector<std::int64_t> shape;
+  std::vector<std::int64_t> strides;
+  for (int dim = 0; dim < view.rank(); ++dim) {
+    shape.push_back(view.size(dim));
+    strides.push_back(view.stride(dim));
+  }
+  const TensorView there = tensor.send();
+  return {there.data(), view.dtype(), there.device(), shape, strides};
+}
+
+}  // namespace
+
+/// With boundaries that the host knows, and again, where their form allows it, with boundaries that
+/// only the device has: the planner has to come to the same bits.
+std::vector<AttentionResult> AttentionPlacement::run_on_device(const Context& context) {
+  const std::array<Guarded*, 7> tensors{&q_, &k_, &v_, &out_, &lse_, &slopes_, &sinks_};
+  AttentionOptions o = options();
+  const auto send = [&] {
+    o.alibi_slopes = slopes_.send();
+    o.sinks = sinks_.send();
+    return AttentionArgs{
+        .q = q_.send(), .k = k_.send(), .v = v_.send(), .out = out_.send(), .lse = lse_.send()};
+  };
+  const auto fetch = [&] {
+    for (Guarded* tensor : tensors) tensor->fetch();
+    check_memory();
+    return collect();
+  };
+  attention(send(), *batch_, o, context);
+  auto results = fetch();
+  if (!spec_.cu_seqlens_q.present() || spec_.host_q.present() || spec_.lengths_q.present()) {
+    return results;
+  }
+  BatchSpec there = spec_;
+  for (std::size_t i = 0; i < boundaries_.size(); ++i) {
+    const TensorView here = boundaries_[i].view();
+    for (TensorView* view :
+         {&there.cu_seqlens_q, &there.cu_seqlens_k, &there.seqlens_k, &there.block_table}) {
+      if (view->present() && view->data() == here.data()) *view = moved(*view, boundaries_[i]);
+    }
+  }
+  out_.poison();
+  if (lse_.present()) lse_.poison();
+  attention(send(), PackedBatch(there), o, context);
+  const auto planned = fetch();
+  for (std::size_t n = 0; n < results.size(); ++n) {
+    const auto count = static_cast<std::int64_t>(results[n].out.size());
+    EXPECT_TRUE(same_bits(planned[n].out, results[n].out, std::vector{count}))
+        << shape_.name << ", " << n;
+    const auto rows = static_cast<std::int64_t>(results[n].lse.size());
+    EXPECT_TRUE(same_bits(planned[n].lse, results[n].lse, std::vector{rows}))
+        << shape_.name << ", " << n;
+  }
+  return results;
 }
 
 void AttentionPlacement::check_memory() {

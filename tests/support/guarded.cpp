@@ -77,6 +77,27 @@ TensorView Guarded::view(bool read_only) const {
   return {data, dtype_, Device{}, shape_, strides_, read_only};
 }
 
+TensorView Guarded::view_as_if_on_device() const {
+  if (!present()) return {};
+  auto* data = const_cast<std::byte*>(memory_.data()) + base_;
+  return {data, dtype_, Device{DeviceType::cuda, 0}, shape_, strides_};
+}
+
+TensorView Guarded::send() {
+  if (!present()) return {};
+  if (device_ == nullptr) {
+    device_ = std::make_shared<DeviceMemory>(memory_.size() + 64);
+    device_offset_ = reinterpret_cast<std::uintptr_t>(memory_.data()) % 64;
+  }
+  device_->put(memory_, device_offset_);
+  return {device_->data() + device_offset_ + base_, dtype_, Device{DeviceType::cuda, 0}, shape_,
+          strides_};
+}
+
+void Guarded::fetch() {
+  if (device_ != nullptr) device_->get(memory_, device_offset_);
+}
+
 std::size_t Guarded::offset(std::int64_t flat) const {
   std::int64_t elements = 0;
   for (std::size_t d = shape_.size(); d-- > 0;) {

@@ -4,11 +4,14 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "packattn/tensor.h"
+
+#include "support/device_memory.h"
 
 namespace packattn::test {
 
@@ -34,6 +37,12 @@ class Guarded {
 
   bool present() const { return dtype_ != DType::none; }
   TensorView view(bool read_only = false) const;
+  /// The same tensor said to be on a CUDA device: for checks, which touch no element.
+  TensorView view_as_if_on_device() const;
+  /// Copies all bytes, guards too, to device memory of the same alignment and gives the view there.
+  TensorView send();
+  /// Brings all bytes back from where `send` put them.
+  void fetch();
   DType dtype() const { return dtype_; }
   const std::vector<std::int64_t>& shape() const { return shape_; }
   std::int64_t numel() const { return numel_; }
@@ -74,6 +83,8 @@ class Guarded {
   std::size_t base_ = 0;  // of element 0, in bytes from the start of memory_
   std::vector<std::byte> memory_;
   std::vector<std::byte> frozen_;
+  std::shared_ptr<DeviceMemory> device_;
+  std::size_t device_offset_ = 0;  // keeps addresses equal modulo 64 on both sides
 };
 
 }  // namespace packattn::test
