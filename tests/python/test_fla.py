@@ -55,7 +55,8 @@ def test_gates_inside_and_outside(rng, kind):
             for name in ("chunk_kda", "fused_recurrent_kda"):
                 got, _ = getattr(fla, name)(
                     q, k, v, raw, logits, use_gate_in_kernel=True, allow_neg_eigval=negative,
-                    use_beta_sigmoid_in_kernel=True, **gate,
+                    use_beta_sigmoid_in_kernel=True,
+                    **{**gate, "A_log": a_log.reshape(1, 1, 4, 1)},
                 )  # fmt: skip
                 assert reference.relative_error(got, want) < 5e-6
     no_log = fla.naive_kda_lowerbound_gate(raw, None, bias, -3.0)
@@ -183,6 +184,7 @@ def test_words_of_fla(rng, words):
     assert words in str(caught.value).split("error[PA")[0].splitlines()
 
 
+@pytest.mark.filterwarnings("ignore:.*transpose_state_layout.*:DeprecationWarning")
 def test_conflicts_and_unknown_arguments(rng):
     args = inputs(rng, np.asarray)
     for call, code in (

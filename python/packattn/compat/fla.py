@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import numpy as np
@@ -25,7 +26,9 @@ def _options(
     options = {**others, "beta_kind": beta_kind}
     if gate:
         kind = "softplus" if lower_bound is None else "bounded"
-        options |= {"gate": kind, "A_log": A_log, "dt_bias": dt_bias}
+        # Models keep A_log as [1, 1, HV, 1].
+        rates = A_log.reshape(-1) if len(shape_of(A_log) or ()) > 1 else A_log
+        options |= {"gate": kind, "A_log": rates, "dt_bias": dt_bias}
         if lower_bound is not None:
             options["lower_bound"] = lower_bound
     return options
@@ -40,6 +43,11 @@ def _conflicts(negative: bool, sigmoid: bool, state_v_first: bool, kwargs: dict[
     if "transpose_state_layout" in kwargs:
         if state_v_first:
             rows.append(["PA1106", "state_v_first", "", "transpose_state_layout", "", ""])
+        warnings.warn(
+            "`transpose_state_layout` is deprecated and renamed to `state_v_first`.",
+            DeprecationWarning,
+            stacklevel=3,
+        )
         state_v_first = bool(kwargs.pop("transpose_state_layout"))
     return rows, "v_first" if state_v_first else "k_first"
 
