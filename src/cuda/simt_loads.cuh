@@ -110,14 +110,17 @@ __device__ void load_keys(const AttentionParams& p, const Item& item, const KeyR
     }
     return;
   }
-  const int own = first + row - lane / chunks + lane % of_warp + step * (lane / of_warp);
-  const auto found = reinterpret_cast<unsigned long long>(
-      own < item.key_end ? key_row<T>(p, item, rows, own) : static_cast<const T*>(rows.data));
+  constexpr int held = step * (32 / of_warp);  // rows whose addresses a warp's lanes can hold
+  for (int batch = 0; batch < C::keys; batch += held) {
+    const int own = first + batch + row - lane / chunks + lane % of_warp + step * (lane / of_warp);
+    const auto found = reinterpret_cast<unsigned long long>(
+        own < item.key_end ? key_row<T>(p, item, rows, own) : static_cast<const T*>(rows.data));
 #pragma unroll(width > 192 ? 2 : 8)
-  for (int r = 0; r < C::keys; r += step) {
-    const auto from = reinterpret_cast<const T*>(
-        __shfl_sync(0xffffffffU, found, r / step * of_warp + lane / chunks));
-    ptx::copy_async_16(swizzled<width>(to, row + r, chunk), from + chunk * 8, row + r < end);
+    for (int r = batch; r < batch + held && r < C::keys; r += step) {
+      const auto from = reinterpret_cast<const T*>(
+          __shfl_sync(0xffffffffU, found, (r - batch) / step * of_warp + lane / chunks));
+      ptx::copy_async_16(swizzled<width>(to, row + r, chunk), from + chunk * 8, row + r < end);
+    }
   }
 }
 
