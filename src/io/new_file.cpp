@@ -23,10 +23,26 @@ std::filesystem::path name_beside(const std::filesystem::path& path) {
   return beside;
 }
 
+// A rename would put a file in the place of a device, a pipe or a socket: who may do that to
+// /dev/null has broken the machine for everyone.
+std::filesystem::path replaceable(std::filesystem::path path) {
+  using std::filesystem::file_type;
+  std::error_code ignored;
+  const auto type = std::filesystem::status(path, ignored).type();
+  const bool special = type == file_type::block || type == file_type::character ||
+                       type == file_type::fifo || type == file_type::socket;
+  if (special || type == file_type::directory) {
+    fail(Code::file_unwritable,
+         {.argument = path.string(),
+          .value = special ? "it is not a regular file" : "it is a directory"});
+  }
+  return path;
+}
+
 }  // namespace
 
 NewFile::NewFile(std::filesystem::path path)
-    : path_(std::move(path)),
+    : path_(replaceable(std::move(path))),
       temporary_(name_beside(path_)),
       descriptor_(::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666)) {
   if (descriptor_ < 0) refuse(errno);

@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <array>
 #include <cstring>
+#include <filesystem>
 #include <numeric>
 #include <string>
 #include <vector>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include "packattn/error.h"
 #include "packattn/io.h"
@@ -123,6 +125,22 @@ TEST(Safetensors, UnreadablePathsAreRefused) {
     ASSERT_EQ(faults.size(), 1U) << path;
     EXPECT_EQ(faults[0].code, Code::file_unreadable);
   }
+}
+
+// A rename over /dev/null, by who may do that, would leave a plain file in its place.
+TEST(Safetensors, OnlyAFileIsReplaced) {
+  const TemporaryFolder folder;
+  const std::vector<float> q{1, 2};
+  ASSERT_EQ(::mkfifo((folder / "pipe").c_str(), 0600), 0);
+  std::filesystem::create_symlink(folder / "pipe", folder / "link");
+  for (const char* name : {"pipe", "link"}) {
+    const auto faults =
+        faults_of([&] { save_safetensors(folder / name, {{"q", TensorView::of(q)}}); });
+    ASSERT_EQ(faults.size(), 1U) << name;
+    EXPECT_EQ(faults[0].code, Code::file_unwritable);
+  }
+  EXPECT_TRUE(std::filesystem::is_fifo(folder / "pipe"));
+  EXPECT_EQ(folder.files(), 2U);
 }
 
 TEST(Safetensors, AFailedWriteLeavesWhatWasThere) {
