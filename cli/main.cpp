@@ -1,8 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <cerrno>
+#include <cstdio>
 #include <functional>
+#include <iostream>
 #include <new>
 #include <string>
+#include <system_error>
+#include <utility>
 #include <vector>
 
 #include <CLI/App.hpp>
@@ -80,7 +85,10 @@ class CommandLine {
   void add_run() {
     CLI::App* run = add_call("run", "Compute packed attention or KDA on the tensors of a file",
                              [this] { return run_command(call_); });
-    run->add_option("-o,--out,--output", call_.output, "safetensors file for the results");
+    run->add_option("-o,--out,--output", call_.output, "safetensors file for the results")
+        ->check([](const std::string& path) {
+          return path.empty() ? "the name of the output is empty" : "";
+        });
     run->add_flag("--quiet", call_.quiet, "no progress, no summary");
     run->footer(tensor_help);
   }
@@ -126,20 +134,33 @@ class CommandLine {
   std::function<int()> chosen_;
 };
 
+int report_exception(const std::exception& error, bool json) {
+  if (std::ferror(stdout) != 0 || !std::cout) {  // the report cannot go there either
+    return report(
+        {make_fault(Code::file_unwritable, {.argument = "standard output", .value = error.what()})},
+        /*json=*/false);
+  }
+  return report(
+      {make_fault(Code::internal, {.argument = "the command line", .value = error.what()})}, json);
+}
+
 int run_command_line(int count, char** arguments) {
   const std::vector<std::string> words(arguments, arguments + count);
   const bool json = std::ranges::find(words, "--json") != words.end();
   try {
     CommandLine command_line;
-    return command_line(count, arguments);
+    const int status = command_line(count, arguments);
+    // A result that did not arrive is a failure, or a script would go on with half of it.
+    if (std::fflush(stdout) != 0 || !std::cout.flush()) {
+      throw std::system_error(errno, std::generic_category(), "cannot write");
+    }
+    return status;
   } catch (const Error& error) {
     return report(error.faults(), json);
   } catch (const std::bad_alloc&) {
     return report({make_fault(Code::out_of_memory, {.value = "an unknown number of"})}, json);
   } catch (const std::exception& error) {
-    const Fault fault =
-        make_fault(Code::internal, {.argument = "the command line", .value = error.what()});
-    return report({fault}, json);
+    return report_exception(error, json);
   }
 }
 

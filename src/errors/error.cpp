@@ -49,6 +49,28 @@ std::vector<std::string> advice_lines(const Fault& fault) {
   return lines;
 }
 
+// Fields carry what callers and files hold: names with terminal sequences, texts of megabytes.
+// A fault stays readable, and one line, whatever they are.
+std::string shown(std::string&& text) {
+  constexpr std::size_t longest = 1000;
+  const auto unprintable = [](unsigned char c) { return c < 0x20 || c == 0x7f; };
+  const bool cut = text.size() > longest;
+  if (!cut && std::ranges::none_of(text, unprintable)) return std::move(text);
+  if (cut) {
+    std::size_t end = longest;
+    while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xc0) == 0x80) --end;
+    text.resize(end);
+  }
+  std::string escaped;
+  for (const char c : text) {
+    if (c == '\n') escaped += "\\n";
+    else if (c == '\t') escaped += "\\t";
+    else if (unprintable(static_cast<unsigned char>(c))) escaped += fmt::format("\\x{:02x}", c);
+    else escaped += c;
+  }
+  return cut ? escaped + "..." : escaped;
+}
+
 }  // namespace
 
 const CatalogueEntry& catalogue_entry(Code code) {
@@ -83,12 +105,12 @@ std::string fill_template(std::string_view text, const Fault& fault) {
 Fault make_fault(Code code, FaultFields fields) {
   const CatalogueEntry& entry = catalogue_entry(code);
   Fault fault{.code = entry.code,
-              .argument = std::move(fields.argument),
-              .position = std::move(fields.position),
-              .value = std::move(fields.value),
-              .limit = std::move(fields.limit),
+              .argument = shown(std::move(fields.argument)),
+              .position = shown(std::move(fields.position)),
+              .value = shown(std::move(fields.value)),
+              .limit = shown(std::move(fields.limit)),
               .message = {},
-              .note = std::move(fields.note),
+              .note = shown(std::move(fields.note)),
               .help = {}};
   fault.message = fill_template(entry.message, fault);
   fault.help = fill_template(entry.help, fault);

@@ -4,6 +4,7 @@
 
 import json
 import os
+import subprocess
 import sys
 import unittest
 from pathlib import Path
@@ -119,6 +120,34 @@ class Refused(CommandTest):
         text = self.run_command("run", self.save_attention("no_kv", k=None, v=None), status=1)
         self.assertIn("no tensor k", text)
         self.assertIn("no tensor v", text)
+
+    def test_only_files_are_replaced_by_the_output(self):
+        name = self.save_attention()
+        os.mkfifo(self.path / "pipe")
+        (self.path / "folder").mkdir()
+        for target, word in (("pipe", "not a regular file"), ("folder", "directory")):
+            text = self.run_command("run", name, "-o", target, status=1)
+            self.assertIn("PA7004", text)
+            self.assertIn(word, text)
+        self.assertTrue((self.path / "pipe").is_fifo())
+        self.assertIn("empty", self.run_command("run", name, "-o", "", status=2))
+
+    def test_a_result_that_cannot_be_printed_is_a_failure(self):
+        for arguments in (["explain", "PA2007"], ["errors"], ["errors", "--json"], ["--help"]):
+            with open("/dev/full", "w") as full:
+                process = subprocess.run(
+                    [self.program, *arguments], stdout=full, stderr=subprocess.PIPE, text=True
+                )
+            self.assertEqual(process.returncode, 1, arguments)
+            self.assertIn("error[PA7004]: standard output", process.stderr)
+
+    def test_names_in_a_file_do_not_reach_the_terminal_raw(self):
+        hostile = "\x1b[31m\n" + "x" * 5000
+        name = self.save_attention(**{hostile: ("F32", [1], [0.0]), "q": None})
+        text = self.run_command("check", name, status=1)
+        self.assertNotIn("\x1b", text)
+        self.assertIn("\\x1b[31m\\n", text)
+        self.assertLess(len(text), 3000)
 
     def test_bad_usage(self):
         name = self.save_attention()

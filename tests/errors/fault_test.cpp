@@ -35,6 +35,18 @@ TEST(Fault, FieldsAreNotReadAsTemplates) {
   EXPECT_EQ(fault.message, "{limit} is on {{value}}, but {argument} is on cpu");
 }
 
+TEST(Fault, StaysReadableWhateverItsFieldsHold) {
+  const Fault fault = make_fault(Code::tensor_dtype, {.argument = "\x1b[31mq\n",
+                                                      .value = std::string(999, 'x') + "\u00e9z",
+                                                      .limit = "fp32\t\x7f"});
+  EXPECT_EQ(fault.argument, "\\x1b[31mq\\n");
+  EXPECT_EQ(fault.value, std::string(999, 'x') + "...") << "no half of a character";
+  EXPECT_EQ(fault.limit, "fp32\\t\\x7f");
+  const Fault long_note =
+      make_fault(Code::tensor_dtype, {.argument = "q", .note = std::string(10'000'000, 'n')});
+  EXPECT_LT(render(long_note).size(), 2000U);
+}
+
 TEST(Fault, OtherBracesStay) {
   EXPECT_EQ(fill_template("{name} {argument}{", decrease()), "{name} cu_seqlens_q{");
 }
