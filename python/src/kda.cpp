@@ -43,7 +43,7 @@ void plan_outputs(const CallReader& call, KdaCall& c) {
 
 KdaCall read_kda(CallReader& call) {
   KdaCall c;
-  c.op = static_cast<Op>(call.integer("op"));
+  c.op = static_cast<Op>(call.choice("op", "'kda_recurrent' or 'kda_chunk'"));
   call.faults();
   c.args.q = call.tensor("q");
   c.args.k = call.tensor("k");

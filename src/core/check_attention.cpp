@@ -141,10 +141,10 @@ class Checker {
 
   void check_options() {
     check_scale();
-    if (!(options_.softcap >= 0) || std::isinf(options_.softcap)) {
+    if (!is_zero_or_positive_float(options_.softcap)) {
       faults_.add(Code::softcap_invalid, {.argument = "softcap",
                                           .value = number_text(options_.softcap),
-                                          .limit = "finite and at least 0"});
+                                          .limit = zero_or_positive_float});
     }
     problem_.softcap = options_.softcap;
     problem_.mask.align = options_.align;
@@ -159,15 +159,16 @@ class Checker {
 
   void check_scale() {
     const auto scale = options_.softmax_scale;
-    if (scale && !std::isfinite(*scale)) {
-      faults_.add(Code::scale_invalid,
-                  {.argument = "softmax_scale", .value = number_text(*scale), .limit = "finite"});
+    if (scale && !is_finite_float(*scale)) {
+      faults_.add(
+          Code::scale_invalid,
+          {.argument = "softmax_scale", .value = number_text(*scale), .limit = "finite fp32"});
     }
     if (!scale && problem_.head_dim == 576 && problem_.value_dim == 512) {
       // Latent attention: the scale belongs to the head size before absorption, not to 576.
       faults_.add(Code::scale_invalid, {.argument = "softmax_scale",
                                         .value = "not given",
-                                        .limit = "finite",
+                                        .limit = "finite fp32",
                                         .note = "head sizes 576 / 512 have no default scale"});
     }
     const auto dim = static_cast<double>(std::max<std::int64_t>(1, problem_.head_dim));

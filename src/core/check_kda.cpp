@@ -149,9 +149,10 @@ class Checker {
   }
 
   void check_options() {
-    if (options_.scale && !std::isfinite(*options_.scale)) {
-      faults_.add(Code::scale_invalid,
-                  {.argument = "scale", .value = number_text(*options_.scale), .limit = "finite"});
+    if (options_.scale && !is_finite_float(*options_.scale)) {
+      faults_.add(
+          Code::scale_invalid,
+          {.argument = "scale", .value = number_text(*options_.scale), .limit = "finite fp32"});
     }
     const int chunk = options_.chunk_size;
     if (op_ == Op::kda_chunk && chunk != 16 && chunk != 32 && chunk != 64) {

@@ -43,10 +43,11 @@ void check_gate_arguments(const GateArguments& a, std::int64_t heads, std::int64
                   .limit = fmt::format("[{}, {}] or [{}]", heads, K, channels)});
     }
   }
-  if (a.gate == GateKind::bounded && !(a.lower_bound < 0 && std::isfinite(a.lower_bound))) {
+  if (a.gate == GateKind::bounded &&
+      (a.lower_bound == 0 || !is_zero_or_positive_float(-a.lower_bound))) {
     faults.add(Code::lower_bound_invalid, {.argument = "lower_bound",
                                            .value = number_text(a.lower_bound),
-                                           .limit = "finite and below 0"});
+                                           .limit = "from -3.4e38 to -1.2e-38 (fp32)"});
   }
 }
 

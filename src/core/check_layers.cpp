@@ -72,10 +72,9 @@ class LayerChecker {
   }
 
   void check_eps(double eps) {
-    if (eps >= 0 && std::isfinite(eps)) return;
-    faults_.add(
-        Code::option_value,
-        {.argument = "eps", .value = number_text(eps), .limit = "a finite number of at least 0"});
+    if (is_zero_or_positive_float(eps)) return;
+    faults_.add(Code::option_value,
+                {.argument = "eps", .value = number_text(eps), .limit = zero_or_positive_float});
   }
 
   void check_overlaps(std::initializer_list<NamedView> outputs,

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <utility>
 #include <vector>
 
@@ -87,6 +88,12 @@ bool interleave(const TensorView& a, const TensorView& b) {
 
 std::string number_text(double value) {
   return std::isnan(value) ? "nan" : fmt::format("{}", value);
+}
+
+bool is_finite_float(double value) { return std::abs(value) <= std::numeric_limits<float>::max(); }
+
+bool is_zero_or_positive_float(double value) {
+  return value == 0 || (value >= std::numeric_limits<float>::min() && is_finite_float(value));
 }
 
 std::string dtype_list(std::initializer_list<DType> dtypes) {

@@ -49,6 +49,12 @@ class TensorChecks {
 /// "nan" whatever its sign bit, which means nothing to a reader.
 std::string number_text(double value);
 
+/// Options are doubles and the arithmetic is fp32: what leaves its range would become inf, or 0,
+/// on the way, and a softcap of 0 is another option than a small one.
+bool is_finite_float(double value);
+bool is_zero_or_positive_float(double value);
+constexpr const char* zero_or_positive_float = "0, or from 1.2e-38 to 3.4e38 (fp32)";
+
 /// "fp32, fp16 or bf16"
 std::string dtype_list(std::initializer_list<DType> dtypes);
 

@@ -210,6 +210,22 @@ TEST_F(AttentionFaults, Options) {
                                     IsFault(Code::window_negative, "window.right", "", "-2")));
 }
 
+// A double that is finite can still be inf or 0 in the arithmetic, which is fp32.
+TEST_F(AttentionFaults, OptionsBeyondTheArithmetic) {
+  for (const double bad : {1e39, -1e39}) {
+    options = {.softmax_scale = bad};
+    EXPECT_THAT(faults(), ElementsAre(testing::Field(&Fault::code, Code::scale_invalid))) << bad;
+  }
+  for (const double bad : {1e39, 1e-39, 1e-300}) {
+    options = {.softcap = bad};
+    EXPECT_THAT(faults(), ElementsAre(testing::Field(&Fault::code, Code::softcap_invalid))) << bad;
+  }
+  options = {.softmax_scale = 3e38, .softcap = 2e-38};
+  EXPECT_THAT(faults(), IsEmpty());
+  options = {.softmax_scale = 1e-300, .softcap = 3e38};
+  EXPECT_THAT(faults(), IsEmpty());
+}
+
 TEST_F(AttentionFaults, LatentAttentionNeedsItsScale) {
   Guarded q(DType::f32, {5, 4, 576}), k(DType::f32, {7, 1, 576}), v(DType::f32, {7, 1, 512});
   Guarded out(DType::f32, {5, 4, 512});

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // How a call runs: names, workspace, threads, injected faults, one batch used by many threads.
 #include <atomic>
+#include <limits>
 #include <thread>
 #include <vector>
 
@@ -113,6 +114,8 @@ TEST(Threads, NegativeIsRefusedAndManyAreFine) {
   const auto one = placement.run({.threads = 1});
   const auto many = placement.run({.threads = 500});
   EXPECT_TRUE(same_bits(many[2].out, one[2].out, {70, 4, 64}));
+  const auto most = placement.run({.threads = std::numeric_limits<int>::max()});
+  EXPECT_TRUE(same_bits(most[2].out, one[2].out, {70, 4, 64})) << "without memory for them all";
 }
 
 TEST(SharedBatch, ManyThreadsAndManyProblemsOnOneBatch) {

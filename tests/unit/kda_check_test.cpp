@@ -117,7 +117,7 @@ TEST_F(KdaChecks, GateParameters) {
   EXPECT_EQ(fault().code, Code::A_log_missing);
   options.gate = GateKind::bounded;
   EXPECT_THAT(faults(), testing::IsEmpty());
-  for (const double bound : {0.0, 1.0, static_cast<double>(NAN), -HUGE_VAL}) {
+  for (const double bound : {0.0, 1.0, static_cast<double>(NAN), -HUGE_VAL, -1e39, -1e-39}) {
     options.lower_bound = bound;
     EXPECT_EQ(fault().code, Code::lower_bound_invalid);
   }
@@ -135,6 +135,8 @@ TEST_F(KdaChecks, GateParameters) {
 
 TEST_F(KdaChecks, Options) {
   options.scale = NAN;
+  expect(Code::scale_invalid, "scale");
+  options.scale = 1e39;
   expect(Code::scale_invalid, "scale");
   options.scale = {};
   options.chunk_size = 48;
