@@ -294,10 +294,10 @@ def _arguments(
         softmax_scale if softmax_scale is None else plain(softmax_scale),
         softcap if type(softcap) is float else plain(softcap),
         implementation if implementation is None else plain(implementation),
-        threads if type(threads) is int else plain(threads),
+        plain(threads),
         choice(CHECK_LEVEL, check_level),
         see(workspace),
-        progress if progress is None else callback(progress),
+        callback(progress),
         *batch_arguments(batch),
     )
 

@@ -97,6 +97,12 @@ class PackedBatch:
         """From a description, or from its fields as keyword arguments."""
         if spec is None:
             spec = BatchSpec(**description)
+        elif description:
+            raise TypeError("PackedBatch takes a BatchSpec or its fields by name, not both")
+        elif not isinstance(spec, BatchSpec):
+            allowed = "a BatchSpec, or its fields by name (cu_seqlens_q=...)"
+            found = f"a {type(spec).__name__}"
+            raise_refusal(_native.refuse([["PA1104", "spec", "", found, allowed, ""]]))
         made = _native.make_batch(*spec._parts())
         if type(made).__name__ == "Array":
             raise_refusal(made)
@@ -195,6 +201,15 @@ class PackedBatch:
         if self._facts is None:
             self._facts = tuple(_native.describe_batch(self._handle))
         return self._facts[index]
+
+    def __copy__(self) -> PackedBatch:
+        return self  # immutable
+
+    def __deepcopy__(self, _: Any) -> PackedBatch:
+        return self
+
+    def __reduce__(self) -> Any:
+        raise TypeError("a PackedBatch belongs to its process; pickle the BatchSpec to make it of")
 
     def __len__(self) -> int:
         return self.size

@@ -13,7 +13,7 @@ from ._options import (
     BETA_KIND,
     CHECK_LEVEL,
     GATE,
-    OP,
+    KDA_OP,
     STATE_LAYOUT,
     BetaKind,
     CheckLevel,
@@ -383,7 +383,7 @@ class _Call:
         o = self.options
         state = {name: see(o.get(name)) for name in ("A_log", "dt_bias", "state", "initial_state")}
         return (
-            choice(OP, self.op),
+            choice(KDA_OP, self.op),
             self.found or None,
             *(see(self.inputs[name]) for name in ("q", "k", "v", "g", "beta")),
             see(self.outputs["out"]),

@@ -3,21 +3,57 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import tvm_ffi
 
 from ._error import raise_refusal
+from ._options import Callback
 
 _module = tvm_ffi.load_module(str(Path(__file__).with_name("_packattn.so")))
 
 
-def _function(name: str) -> tvm_ffi.Function:
+def _function(name: str) -> Callable[..., Any]:
     function = tvm_ffi.get_global_func(f"packattn.{name}")
     # The default of tvm-ffi, but a setting of the environment can change that.
     function.release_gil = True
-    return function
+
+    def call_native(*args: Any) -> Any:
+        try:
+            return function(*args)
+        except BaseException:
+            for arg in args:
+                if isinstance(arg, Callback) and arg.raised is not None:
+                    raise arg.taken() from None
+            # An argument may not have got there: what can be said of it goes in its place, to be
+            # refused beside all other faults.
+            said = [_passable(arg) for arg in args]
+            if all(new is old for new, old in zip(said, args, strict=True)):
+                raise
+        return function(*said)
+
+    return call_native
+
+
+def _passable(arg: Any) -> Any:
+    """The argument itself, or text about it if the native module cannot be given it."""
+    try:
+        _receive([], arg)
+    except UnicodeEncodeError:  # half a surrogate pair, as in file names that are not UTF-8
+        if isinstance(arg, list):
+            return [_passable(part) for part in arg]
+        return arg.encode("utf-8", "backslashreplace").decode()
+    except (RuntimeError, BufferError, TypeError, ValueError) as error:
+        # A torch tensor that is sparse, quantised, on "meta", or belongs to a transform.
+        why = str(error).partition("\n")[0]
+        return f"a {type(arg).__name__} that DLPack cannot carry ({why})"
+    return arg
+
+
+# Any function of the module would do: passing the argument is the point.
+_receive = tvm_ffi.get_global_func("packattn.refuse")
 
 
 version = _function("version")
@@ -52,7 +88,7 @@ kda_workspace_bytes = _function("kda_workspace_bytes")
 kda_chunk_count = _function("kda_chunk_count")
 
 
-def call(function: tvm_ffi.Function, *args: Any) -> None:
+def call(function: Callable[..., Any], *args: Any) -> None:
     """Runs an operation; raises :class:`packattn.Error` if the library refuses the call."""
     refused = function(*args)
     if refused is not None:

@@ -22,6 +22,7 @@ BETA_KIND = {"given": 0, "sigmoid": 1, "two_sigmoid": 2}
 STATE_LAYOUT = {None: -1, "k_first": 0, "v_first": 1}
 SIDE = {"query": 0, "key": 1}
 OP = {"attention": 0, "kda_recurrent": 1, "kda_chunk": 2}
+KDA_OP = {name: number for name, number in OP.items() if name != "attention"}
 
 
 def choice(table: Mapping[Any, int], value: Any) -> int | str:
@@ -39,6 +40,8 @@ def flag(value: Any) -> Any:
 
 def plain(value: Any) -> Any:
     """A scalar as the native module reads it; what is none goes on as the text of its type."""
+    if isinstance(value, int) and not -(1 << 63) <= value < 1 << 63:
+        return f"an integer of {value.bit_length()} bits"
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
     item = getattr(value, "item", None)
@@ -47,6 +50,34 @@ def plain(value: Any) -> Any:
     return f"a {type(value).__name__}"
 
 
+class Callback:
+    """A function of the caller. What it raises is kept here: on its way through the native module
+    an exception loses its class, its attributes and its traceback, and KeyboardInterrupt its point.
+    """
+
+    __slots__ = ("_function", "raised")
+
+    def __init__(self, function: Callable[..., object]) -> None:
+        self._function = function
+        self.raised: BaseException | None = None
+
+    def __call__(self, *args: Any) -> None:
+        try:
+            if self.raised is None:  # parts that were under way still report
+                self._function(*args)
+        except BaseException as error:
+            self.raised = error
+            raise
+
+    def taken(self) -> BaseException:
+        """The exception, which then no longer refers to itself through its traceback."""
+        error, self.raised = self.raised, None
+        assert error is not None
+        return error
+
+
 def callback(value: Any) -> Any:
     """A function; anything else goes on as the text of its type."""
-    return value if value is None or callable(value) else f"a {type(value).__name__}"
+    if value is None:
+        return None
+    return Callback(value) if callable(value) else f"a {type(value).__name__}"

@@ -65,6 +65,13 @@ def _view_dlpack(tensor: Any) -> Any:
     return tensor
 
 
+def _view_torch(tensor: Any) -> Any:
+    # DLPack carries the memory without the sign that torch has put off to change.
+    if tensor.is_neg():
+        return "a torch tensor with a negation pending, which its resolve_neg() carries out"
+    return tensor
+
+
 def _view_nothing(_: None) -> None:
     return None
 
@@ -79,6 +86,9 @@ def _handler(kind: type) -> Callable[[Any], Any]:
     describe = getattr(kind, "_packattn_describe", None)
     if describe is not None:
         return describe
+    torch = sys.modules.get("torch")
+    if torch is not None and issubclass(kind, torch.Tensor):
+        return _view_torch
     if hasattr(kind, "__dlpack__"):
         return _view_dlpack
     return _view_other
@@ -122,7 +132,14 @@ def is_torch(value: Any) -> bool:
 def expects_gradient(*tensors: Any) -> bool:
     """Whether autograd would record a call on these."""
     torch = sys.modules.get("torch")
-    if torch is None or not torch.is_grad_enabled():
+    if torch is None:
+        return False
+    dual = torch.autograd.forward_ad
+    if getattr(dual, "_current_level", -1) >= 0:
+        given = (tensor for tensor in tensors if isinstance(tensor, torch.Tensor))
+        if any(dual.unpack_dual(tensor).tangent is not None for tensor in given):
+            return True
+    if not torch.is_grad_enabled():
         return False
     return any(getattr(tensor, "requires_grad", False) for tensor in tensors)
 
@@ -155,7 +172,10 @@ def allocated_here(name: str, rows: int | None = None) -> list[list[str]]:
 
 def shape_of(value: Any) -> tuple[int, ...] | None:
     """The shape, or None for what has none."""
-    shape = getattr(value, "shape", None)
+    try:
+        shape = getattr(value, "shape", None)
+    except RuntimeError:  # torch's nested tensors have none
+        return None
     return shape if isinstance(shape, tuple) else None
 
 
@@ -165,6 +185,8 @@ def empty(shape: Sequence[int], like: Any, dtype: str | None = None) -> Any:
     """
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(like, torch.Tensor):
+        if like.layout is not torch.strided:
+            return None
         if dtype is None:
             # Half the time of torch.empty, where the shape allows it.
             return torch.empty_like(like) if like.shape == shape else like.new_empty(shape)
