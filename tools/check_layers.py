@@ -34,6 +34,9 @@ SUFFIXES = {".h", ".hpp", ".cpp", ".cc", ".cu", ".cuh", ".def"}
 HEADERS = {".h", ".hpp", ".cuh"}
 SOURCES = {".cpp", ".cc", ".cu"}
 
+# Tests of GPU kernels need memory there, and one file of theirs, chosen by CMake, gets it.
+TEST_MEMORY_ON_A_DEVICE = "tests/support/device_memory_cuda.cpp"
+
 # (directory, suffixes, lines): the first that fits a file is its guide.
 SIZE_GUIDES = [
     ("include", SUFFIXES - {".def"}, 150),
@@ -146,7 +149,7 @@ def check_kernels(file, kernels):
 
 
 def check_cuda(file, paths):
-    if file.layer == "src/cuda":
+    if file.layer == "src/cuda" or file.path == TEST_MEMORY_ON_A_DEVICE:
         return
     for line, _, name in file.includes():
         if CUDA_HEADER.match(name) and f"src/{name}" not in paths:

@@ -37,6 +37,7 @@ AttentionPromises::AttentionPromises(AttentionData data, std::string implementat
 bool AttentionPromises::taken() {
   const auto declined = placement_->declined(implementation_);
   if (takes(implementation_, declined)) return true;
+  reason_ = implementation_ + " declines by " + code_id(declined->code);
   try {
     run();
     ADD_FAILURE() << implementation_ << " ran what it declines";

@@ -20,6 +20,8 @@ class AttentionPromises {
 
   /// False if the implementation declines the call; forcing it is then refused with the reason.
   bool taken();
+  /// Who declined by which code, once taken() has said so.
+  const std::string& reason() const { return reason_; }
 
   void equal_the_oracle();
   void repeat_on_any_threads();
@@ -51,6 +53,7 @@ class AttentionPromises {
 
   AttentionData data_;
   std::string implementation_;
+  std::string reason_;
   std::unique_ptr<AttentionPlacement> placement_;
 };
 

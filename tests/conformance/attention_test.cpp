@@ -17,7 +17,7 @@ using Parameter = std::tuple<std::string, AttentionCase>;
 class AttentionConformance : public testing::TestWithParam<Parameter> {
  protected:
   void SetUp() override {
-    if (!promises.taken()) GTEST_SKIP() << "declined";
+    if (!promises.taken()) GTEST_SKIP() << promises.reason();
   }
   AttentionPromises promises{AttentionData(std::get<1>(GetParam())), std::get<0>(GetParam())};
 };

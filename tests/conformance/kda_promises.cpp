@@ -26,6 +26,7 @@ KdaPromises::KdaPromises(Op op, KdaData data, std::string implementation)
 bool KdaPromises::taken() {
   const auto declined = placement_->declined(op_, implementation_);
   if (takes(implementation_, declined)) return true;
+  reason_ = implementation_ + " declines by " + code_id(declined->code);
   try {
     run();
     ADD_FAILURE() << implementation_ << " ran what it declines";

@@ -21,6 +21,8 @@ class KdaPromises {
 
   /// False if the implementation declines the call; forcing it is then refused with the reason.
   bool taken();
+  /// Who declined by which code, once taken() has said so.
+  const std::string& reason() const { return reason_; }
 
   void equal_the_oracle();
   void no_tokens_keep_the_state();
@@ -58,6 +60,7 @@ class KdaPromises {
   Op op_;
   KdaData data_;
   std::string implementation_;
+  std::string reason_;
   std::unique_ptr<KdaPlacement> placement_;
 };
 

@@ -24,7 +24,7 @@ void PrintTo(const Parameter& p, std::ostream* os) {
 class KdaConformance : public testing::TestWithParam<Parameter> {
  protected:
   void SetUp() override {
-    if (!promises.taken()) GTEST_SKIP() << "declined";
+    if (!promises.taken()) GTEST_SKIP() << promises.reason();
   }
   KdaPromises promises{GetParam().op, KdaData(GetParam().shape), GetParam().implementation};
 };

@@ -55,6 +55,7 @@ def test_a_good_tree_passes(tmp_path):
         ("include/packattn/a.h", "#pragma once\n#include <fmt/core.h>", "only the standard"),
         ("include/packattn/a.h", '#pragma once\n#include "core/problem.h"', "only the standard"),
         ("src/core/device.cpp", "#include <cuda_runtime.h>", "outside src/cuda"),
+        ("tests/support/guarded.cpp", "#include <cuda_runtime.h>", "outside src/cuda"),
         ("src/cpu/kda.cpp", '#include "cpu/attention.cpp"', "includes the source file"),
         ("src/cpu/amx.cpp", 'void f() { asm volatile("nop"); }', "assembly outside src/cuda"),
         ("src/core/x.cpp", "void f() { std::abort(); }", "stops its caller"),
