@@ -49,9 +49,9 @@ TEST(Implementations, VerdictsComeInTheListsOrder) {
 
 TEST(Implementations, AnUnknownNameIsRefusedWithTheKnownOnes) {
   AttentionPlacement placement{AttentionData(small)};
-  const auto faults = faults_of([&] { placement.run("sm90/attention"); });
+  const auto faults = faults_of([&] { placement.run("cpu/attention.none"); });
   ASSERT_THAT(faults, ElementsAre(IsFault(Code::implementation_unknown, "attention", "",
-                                          "\"sm90/attention\"")));
+                                          "\"cpu/attention.none\"")));
   EXPECT_THAT(faults[0].limit, HasSubstr("ref/attention"));
 }
 
