@@ -65,6 +65,8 @@ class AttentionPlacement {
   void place_boundaries(const AttentionData& data);
   void place_pages(const AttentionData& data);
   std::vector<AttentionResult> run_on_device(const Context& context);
+  /// The views, said to be on a device if the implementation runs there: for checks alone.
+  AttentionArgs args_for(const std::string& implementation, AttentionOptions& options) const;
   void check_memory();
   std::vector<AttentionResult> collect() const;
 

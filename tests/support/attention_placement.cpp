@@ -189,18 +189,21 @@ AttentionOptions AttentionPlacement::options() const {
           .sinks = sinks_.view()};
 }
 
+AttentionArgs AttentionPlacement::args_for(const std::string& implementation,
+                                           AttentionOptions& options) const {
+  if (!runs_on_device(implementation)) return args();
+  options.alibi_slopes = slopes_.view_as_if_on_device();
+  options.sinks = sinks_.view_as_if_on_device();
+  return {.q = q_.view_as_if_on_device(),
+          .k = k_.view_as_if_on_device(),
+          .v = v_.view_as_if_on_device(),
+          .out = out_.view_as_if_on_device(),
+          .lse = lse_.view_as_if_on_device()};
+}
+
 std::optional<Fault> AttentionPlacement::declined(const std::string& implementation) const {
-  AttentionArgs a = args();
   AttentionOptions o = options();
-  if (runs_on_device(implementation)) {
-    a = {.q = q_.view_as_if_on_device(),
-         .k = k_.view_as_if_on_device(),
-         .v = v_.view_as_if_on_device(),
-         .out = out_.view_as_if_on_device(),
-         .lse = lse_.view_as_if_on_device()};
-    o.alibi_slopes = slopes_.view_as_if_on_device();
-    o.sinks = sinks_.view_as_if_on_device();
-  }
+  const AttentionArgs a = args_for(implementation, o);
   for (const Verdict& verdict : why_attention(a, *batch_, o)) {
     if (verdict.implementation == implementation) return verdict.declined;
   }
@@ -211,8 +214,12 @@ std::optional<Fault> AttentionPlacement::declined(const std::string& implementat
 std::vector<AttentionResult> AttentionPlacement::run(const Context& context) {
   out_.poison();
   if (lse_.present()) lse_.poison();
-  if (runs_on_device(context.implementation)) return run_on_device(context);
-  attention(args(), *batch_, options(), context);
+  if (runs_on_device(context.implementation) && !declined(context.implementation)) {
+    return run_on_device(context);
+  }
+  AttentionOptions o = options();
+  const AttentionArgs a = args_for(context.implementation, o);  // a declined one refuses these
+  attention(a, *batch_, o, context);
   check_memory();
   return collect();
 }
