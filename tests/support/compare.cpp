@@ -76,6 +76,17 @@ std::string position_of(std::int64_t flat, const std::vector<std::int64_t>& shap
   return "[" + text + "]";
 }
 
+namespace {
+
+/// The promised errors are means over many elements: rounding to bf16 costs 1.66e-3 in the mean,
+/// but 3.9e-3 for an unlucky element, and a single sum that cancels has lost digits that a norm
+/// over many does not see. A few elements get room for that.
+double sampling(std::size_t elements) {
+  return elements == 0 ? 1 : 1 + 4 / std::sqrt(static_cast<double>(elements));
+}
+
+}  // namespace
+
 testing::AssertionResult close(std::span<const float> actual, std::span<const double> expected,
                                const std::vector<std::int64_t>& shape, Limits limits) {
   if (auto specials = same_specials(actual, expected, shape); !specials) return specials;
@@ -101,18 +112,18 @@ testing::AssertionResult close(std::span<const float> actual, std::span<const do
       const double e = expected[r * width + c];
       if (std::isfinite(e)) row_norm += e * e;
     }
-    const double allowed = limits.norm * limits.row * (std::sqrt(row_norm) + mean_row);
-    if (std::sqrt(row_error[r]) > allowed) bad_row = r;
+    const double row_limit = limits.norm * limits.row * (std::sqrt(row_norm) + mean_row);
+    if (std::sqrt(row_error[r]) > row_limit) bad_row = r;
   }
   const double relative = std::sqrt(error) / std::max(std::sqrt(norm), 1e-30);
-  if (error == 0 || (relative <= limits.norm && bad_row == rows)) {
+  const double allowed = limits.norm * sampling(actual.size());
+  if (error == 0 || (relative <= allowed && bad_row == rows)) {
     return testing::AssertionSuccess();
   }
   const auto at = static_cast<std::size_t>(worst.at);
   auto failure = testing::AssertionFailure()
-                 << "relative norm error " << relative << ", allowed " << limits.norm
-                 << "; worst at " << position_of(worst.at, shape) << ": "
-                 << both(actual[at], expected[at]);
+                 << "relative norm error " << relative << ", allowed " << allowed << "; worst at "
+                 << position_of(worst.at, shape) << ": " << both(actual[at], expected[at]);
   if (bad_row != rows) {
     failure << "; row from " << position_of(static_cast<std::int64_t>(bad_row * width), shape)
             << " is off by " << std::sqrt(row_error[bad_row]);
