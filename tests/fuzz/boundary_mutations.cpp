@@ -28,7 +28,7 @@ bool any(const Integers&) { return true; }
 bool filled(const Integers& t) { return !t.values.empty(); }
 
 template <class Wanted, class Change>
-auto change(Names names, Wanted wanted, Change apply) {
+auto change(const Names& names, Wanted wanted, Change apply) {
   return [=](Call& call, Random& random) {
     Integers* t = pick(call, random, names, wanted);
     if (t != nullptr) apply(*t, random);

@@ -51,7 +51,7 @@ const std::map<Code, const char*> exempt = {
 
 int number_of_calls() {
   const char* given = std::getenv("PACKATTN_FUZZ_CALLS");
-  return given != nullptr ? std::atoi(given) : 10000;
+  return given != nullptr ? static_cast<int>(std::strtol(given, nullptr, 10)) : 10000;
 }
 
 class Coverage {

@@ -28,7 +28,7 @@ Integers* any_slots(Call& call, Random& random, const Names& names) {
   return found.empty() ? nullptr : random.pick(found);
 }
 
-auto change_tensor(Names names, void (*apply)(Tensor&, Random&)) {
+auto change_tensor(const Names& names, void (*apply)(Tensor&, Random&)) {
   return [=](Call& call, Random& random) {
     Tensor* t = any_of(call, random, names);
     if (t == nullptr || t->shape.empty()) return false;
@@ -36,7 +36,7 @@ auto change_tensor(Names names, void (*apply)(Tensor&, Random&)) {
     return true;
   };
 }
-auto change_slots(Names names, void (*apply)(Integers&, Random&)) {
+auto change_slots(const Names& names, void (*apply)(Integers&, Random&)) {
   return [=](Call& call, Random& random) {
     Integers* t = any_slots(call, random, names);
     if (t != nullptr) apply(*t, random);

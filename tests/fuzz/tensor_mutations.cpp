@@ -29,7 +29,7 @@ std::vector<std::int64_t> contiguous(const Tensor& t) {
 
 /// Changes the tensor that `wanted` finds.
 template <class Wanted, class Change>
-auto change(Wanted wanted, Change apply) {
+auto change(const Wanted& wanted, Change apply) {
   return [wanted, apply](Call& call, Random& random) {
     const std::string name = pick_tensor(call, random, wanted);
     if (name.empty()) return false;
@@ -42,7 +42,7 @@ const auto filled = [](const std::string&, const Tensor& t) { return numel(t) > 
 const auto filled_output = [](const std::string& name, const Tensor& t) {
   return is_output(name) && numel(t) > 0;
 };
-auto named(Names names) {
+auto named(const Names& names) {
   return [names](const std::string& name, const Tensor& t) {
     return is_one_of(name, names) && !t.shape.empty();
   };
