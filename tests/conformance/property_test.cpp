@@ -8,11 +8,14 @@
 
 #include "conformance/attention_promises.h"
 #include "conformance/kda_promises.h"
+#include "support/compare.h"
 #include "support/coverage.h"
 #include "support/random.h"
 
 namespace packattn::test {
 namespace {
+
+[[maybe_unused]] const bool shapes_are_random = random_shapes = true;
 
 int rounds() { return reduced_table() ? 8 : 40; }
 

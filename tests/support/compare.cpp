@@ -82,7 +82,8 @@ namespace {
 /// but 3.9e-3 for an unlucky element, and a single sum that cancels has lost digits that a norm
 /// over many does not see. A few elements get room for that.
 double sampling(std::size_t elements) {
-  return elements == 0 ? 1 : 1 + 4 / std::sqrt(static_cast<double>(elements));
+  if (!random_shapes || elements == 0) return 1;
+  return 1 + 4 / std::sqrt(static_cast<double>(elements));
 }
 
 }  // namespace
