@@ -18,6 +18,8 @@ endif()
 if(PACKATTN_SANITIZE)
   add_compile_options(-fsanitize=address,undefined -fno-sanitize-recover=all
                       -fno-omit-frame-pointer
+                      # An index past a container's end stops even where its memory is live.
+                      -D_GLIBCXX_ASSERTIONS
                       # g++ 12 sees uninitialised values in its own std::regex when instrumented.
                       -Wno-maybe-uninitialized)
   add_link_options(-fsanitize=address,undefined)

@@ -173,8 +173,9 @@ std::vector<Mutation> kda_mutations() {
        }},
       {"A_log beside given gates", Code::options_conflict,
        [](Call& call, Random&) {
-         if (!call.is_kda() || call.tensor("v") == nullptr) return false;
-         call.tensors["A_log"] = {DType::f32, {call.tensor("v")->shape[2]}};
+         const Tensor* v = call.tensor("v");
+         if (!call.is_kda() || v == nullptr || v->shape.size() < 3) return false;
+         call.tensors["A_log"] = {DType::f32, {v->shape[2]}};
          call.kda.gate = GateKind::given;
          return true;
        }},
