@@ -52,7 +52,13 @@ struct Injection {
   bool fail_allocations = false;  ///< every workspace allocation fails: PA5001
   bool hide_simd = false;         ///< the CPU seems to have no vector instructions: PA3006
   bool hide_cuda = false;         ///< the CUDA driver seems absent: PA4xxx
+  /// What calls on CUDA tensors meet, on any machine and in any build: cuda_absent,
+  /// cuda_unavailable, cuda_failed, capability_low or device_memory.
+  std::optional<Code> device_fault = {};
+  /// Why everything but the reference declines: head_size_unsupported or dtype_unsupported.
+  std::optional<Code> decline = {};
 };
+/// Replaces what was injected before; `{}` ends it. PA1104 for a code that is not listed above.
 PACKATTN_EXPORT void inject_faults(const Injection& injection);
 
 }  // namespace packattn

@@ -12,6 +12,7 @@ from typing import Any
 
 from . import _native
 from ._attention import why
+from ._error import raise_refusal
 
 # DLPack's type codes and bits.
 _DTYPES = {
@@ -42,27 +43,49 @@ _DEVICES = {
 # Addresses that no process maps, so that the ranges of such tensors overlap nothing.
 _addresses = itertools.count(1 << 60, 1 << 40)
 
+_DEVICE_FAULTS = ("PA4001", "PA4002", "PA4003", "PA4004", "PA5005")
+_DECLINES = ("PA3003", "PA3004")
 _cuda_hidden = False
 
 
 @contextmanager
 def inject_faults(
-    *, fail_allocations: bool = False, hide_simd: bool = False, hide_cuda: bool = False
+    *,
+    fail_allocations: bool = False,
+    hide_simd: bool = False,
+    hide_cuda: bool = False,
+    device_fault: str | None = None,
+    decline: str | None = None,
 ) -> Iterator[None]:
     """Provokes faults of the machine inside a ``with`` block, in the whole process.
 
     :param fail_allocations: every workspace allocation fails (PA5001).
     :param hide_simd: the processor seems to have no vector instructions (PA3006).
     :param hide_cuda: the CUDA driver seems absent (PA4xxx).
+    :param device_fault: the code that calls on CUDA tensors are refused with, on any machine and
+        in any build: PA4001, PA4002, PA4003, PA4004 or PA5005.
+    :param decline: the code with which everything but the reference declines: PA3003 or PA3004.
+    :raises packattn.Error: PA1104 for another code.
     """
     global _cuda_hidden
-    _native.inject_faults(fail_allocations, hide_simd, hide_cuda)
-    _cuda_hidden = hide_cuda
+    codes = [
+        _number("device_fault", device_fault, _DEVICE_FAULTS),
+        _number("decline", decline, _DECLINES),
+    ]
+    _native.inject_faults(fail_allocations, hide_simd, hide_cuda, *codes)
+    _cuda_hidden = hide_cuda or device_fault is not None
     try:
         yield
     finally:
-        _native.inject_faults(False, False, False)
+        _native.inject_faults(False, False, False, 0, 0)
         _cuda_hidden = False
+
+
+def _number(argument: str, code: str | None, allowed: tuple[str, ...]) -> int:
+    if code is not None and code not in allowed:
+        fault = ["PA1104", argument, "", repr(code), ", ".join(allowed), ""]
+        raise_refusal(_native.refuse([fault]))
+    return 0 if code is None else int(code.removeprefix("PA"))
 
 
 class FakeTensor:

@@ -45,9 +45,19 @@ Strings implementation_names(std::int64_t op) {
   return names;
 }
 
-void inject(bool fail_allocations, bool hide_simd, bool hide_cuda) {
-  inject_faults(
-      {.fail_allocations = fail_allocations, .hide_simd = hide_simd, .hide_cuda = hide_cuda});
+/// A number of the catalogue, or 0 for none.
+std::optional<Code> code_of(std::int64_t number) {
+  if (number == 0) return {};
+  return static_cast<Code>(number);
+}
+
+void inject(bool fail_allocations, bool hide_simd, bool hide_cuda, std::int64_t device_fault,
+            std::int64_t decline) {
+  inject_faults({.fail_allocations = fail_allocations,
+                 .hide_simd = hide_simd,
+                 .hide_cuda = hide_cuda,
+                 .device_fault = code_of(device_fault),
+                 .decline = code_of(decline)});
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "core/implementation_table.h"
+#include "core/injection.h"
 #include "errors/fault_list.h"
 
 namespace packattn {
@@ -30,6 +31,7 @@ std::optional<Fault> decline(const Implementation<Call>& row, const Call& call) 
                                                  .value = to_string(call.problem.device),
                                                  .limit = row.on_host ? "cpu" : "cuda"});
   }
+  if (auto fault = injected_decline(row.name)) return fault;
   return row.decline(call);
 }
 
@@ -55,6 +57,7 @@ void check_implementation_name(std::string_view op, ImplementationList<Call> lis
 template <class Call>
 const Implementation<Call>& select(ImplementationList<Call> list, const Call& call,
                                    const std::string& forced) {
+  if (auto fault = injected_device_fault(call.problem.device)) throw Error({*std::move(fault)});
   const bool on_host = call.problem.device.is_host();
   const auto same_side = [&](const auto& row) { return row.on_host == on_host; };
   if (!on_host && std::none_of(list.begin(), list.end(), same_side)) {
@@ -62,7 +65,7 @@ const Implementation<Call>& select(ImplementationList<Call> list, const Call& ca
   }
   // The usual case first, without wording reasons that nobody will read.
   for (const auto& row : list) {
-    if ((forced.empty() || row.name == forced) && same_side(row) && !row.decline(call)) return row;
+    if ((forced.empty() || row.name == forced) && same_side(row) && !decline(row, call)) return row;
   }
   // A row for tensors elsewhere was never a choice, unless it was asked for by name.
   std::vector<Fault> reasons;

@@ -30,6 +30,15 @@ bool force(Call& call, const std::string& prefix) {
   return false;
 }
 
+/// Every tensor on a GPU that is in this state.
+Mutation gpu_that(const std::string& how, Code code) {
+  return {"a GPU that " + how, code, [code](Call& call, Random&) {
+            for (auto& [name, tensor] : call.tensors) tensor.device = {DeviceType::cuda, 0};
+            call.injection.device_fault = code;
+            return computes(call);
+          }};
+}
+
 }  // namespace
 
 std::vector<Mutation> option_mutations() {
@@ -89,6 +98,21 @@ std::vector<Mutation> option_mutations() {
          call.injection.hide_simd = true;
          return computes(call);
        }},
+      {"head sizes declined", Code::head_size_unsupported,
+       [](Call& call, Random&) {
+         call.injection.decline = Code::head_size_unsupported;
+         return force(call, "cpu/");
+       }},
+      {"dtypes declined", Code::dtype_unsupported,
+       [](Call& call, Random&) {
+         call.injection.decline = Code::dtype_unsupported;
+         return force(call, "cpu/");
+       }},
+      gpu_that("has no CUDA", Code::cuda_absent),
+      gpu_that("cannot be used", Code::cuda_unavailable),
+      gpu_that("fails", Code::cuda_failed),
+      gpu_that("is too old", Code::capability_low),
+      gpu_that("has no memory", Code::device_memory),
       {"threads", Code::threads_invalid,
        [](Call& call, Random& random) {
          call.threads = static_cast<int>(random.pick(std::vector<std::int64_t>{-1, -100, 0, 200}));

@@ -118,6 +118,39 @@ TEST(Threads, NegativeIsRefusedAndManyAreFine) {
   EXPECT_TRUE(same_bits(most[2].out, one[2].out, {70, 4, 64})) << "without memory for them all";
 }
 
+TEST(InjectedFaults, EveryOneThatIsOfferedMeetsTheCallAndEndsWithIt) {
+  const AttentionPlacement placement{AttentionData(small)};
+  const Context forced{.implementation = "ref/attention"};
+  for (const Code code : {Code::head_size_unsupported, Code::dtype_unsupported}) {
+    const Injected injected({.decline = code});
+    const auto verdicts = why_attention(placement.args(), placement.batch(), placement.options());
+    EXPECT_FALSE(verdicts.back().declined);
+    for (const Verdict& v : verdicts) {
+      if (v.implementation.starts_with("cpu/")) {
+        ASSERT_TRUE(v.declined);
+        EXPECT_EQ(v.declined->code, code);
+      }
+    }
+    EXPECT_NO_THROW(attention(placement.args(), placement.batch(), placement.options(), forced));
+  }
+  for (const Code code : {Code::cuda_absent, Code::cuda_unavailable, Code::cuda_failed,
+                          Code::capability_low, Code::device_memory}) {
+    const Injected injected({.device_fault = code});
+    AttentionArgs args = placement.args();
+    for (TensorView* t : {&args.q, &args.k, &args.v, &args.out, &args.lse}) {
+      *t = {t->data(), t->dtype(), {DeviceType::cuda, 0}, t->shape()};
+    }
+    EXPECT_THAT(faults_of([&] { attention(args, placement.batch(), placement.options()); }),
+                ElementsAre(testing::Field(&Fault::code, code)));
+    EXPECT_NO_THROW(attention(placement.args(), placement.batch(), placement.options()))
+        << "tensors on the host are not concerned";
+  }
+  EXPECT_THAT(faults_of([] { inject_faults({.device_fault = Code::scale_invalid}); }),
+              ElementsAre(IsFault(Code::option_value, "device_fault", "", "PA1101")));
+  EXPECT_THAT(faults_of([] { inject_faults({.decline = Code::cuda_absent}); }),
+              ElementsAre(IsFault(Code::option_value, "decline", "", "PA4001")));
+}
+
 TEST(SharedBatch, ManyThreadsAndManyProblemsOnOneBatch) {
   // More distinct problems than the batch keeps schedules for, from several threads at once.
   const AttentionData data(small);
