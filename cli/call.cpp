@@ -65,8 +65,10 @@ void place_kda_outputs(Call& call, std::map<std::string, TensorView*>& outputs) 
         imaginary(state_dtype(call), args.q.device(), state_shape(call, sequences_of(call)));
     outputs["final_state"] = &args.final_state;
   }
-  if (call.chunk_states && check_batch(call.spec).empty()) {
-    const auto count = kda_chunk_count(PackedBatch(call.spec), call.kda_options.chunk_size);
+  const std::int64_t chunk = call.kda_options.chunk_size;
+  const bool countable = chunk == 16 || chunk == 32 || chunk == 64;  // the check refuses others
+  if (call.chunk_states && countable && check_batch(call.spec).empty()) {
+    const auto count = kda_chunk_count(PackedBatch(call.spec), chunk);
     args.chunk_states = imaginary(state_dtype(call), args.q.device(), state_shape(call, count));
     outputs["chunk_states"] = &args.chunk_states;
   }

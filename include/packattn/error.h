@@ -32,6 +32,9 @@ struct Fault {
   std::string message;   ///< one line with all of the above, without the code
   std::string note;      ///< context; may be empty
   std::string help;      ///< what to do about it
+  /// Faults of this code that the call has beyond this one and that are not listed: a call lists
+  /// the first 16 of a code.
+  std::uint64_t more = 0;
 };
 
 /// The parts of a fault that its raise site knows.
@@ -54,6 +57,9 @@ PACKATTN_EXPORT std::string code_id(Code code);
 /// advice that is the same for two of them stands with the first.
 PACKATTN_EXPORT std::string render(const Fault& fault);
 PACKATTN_EXPORT std::string render(std::span<const Fault> faults);
+
+/// All faults, those that are not listed too.
+PACKATTN_EXPORT std::uint64_t count(std::span<const Fault> faults);
 
 /// The faults as a JSON array of objects with the fields of Fault; `code` is "PA2007".
 PACKATTN_EXPORT std::string to_json(std::span<const Fault> faults);

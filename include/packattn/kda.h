@@ -59,7 +59,7 @@ struct KdaOptions {
   bool l2norm = false;                           ///< q and k become x / sqrt(sum x^2 + 1e-6) first
   std::optional<StateLayout> state_layout = {};  ///< has to be named when a state is given
   std::int64_t null_slot = -1;                   ///< this slot skips the sequence: output 0
-  int chunk_size = 64;                           ///< kda_chunk: 16, 32 or 64
+  std::int64_t chunk_size = 64;                  ///< kda_chunk: 16, 32 or 64
 };
 
 /// The token recurrence. Throws Error (PA1xxx to PA6xxx) with every fault before anything runs.
@@ -97,7 +97,8 @@ PACKATTN_EXPORT std::size_t kda_workspace_bytes(Op op, const KdaArgs& args,
                                                 const KdaOptions& options = {},
                                                 const Context& context = {});
 
-/// Chunks of all sequences, the first dimension of `chunk_states`.
-PACKATTN_EXPORT std::int64_t kda_chunk_count(const PackedBatch& batch, int chunk_size);
+/// Chunks of all sequences, the first dimension of `chunk_states`. Throws Error (PA6016) if the
+/// chunk size is not 16, 32 or 64.
+PACKATTN_EXPORT std::int64_t kda_chunk_count(const PackedBatch& batch, std::int64_t chunk_size);
 
 }  // namespace packattn

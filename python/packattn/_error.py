@@ -15,7 +15,8 @@ class Fault:
 
     ``code`` is ``"PA2007"``; ``argument``, ``position``, ``value`` and ``limit`` say where it is,
     what was found and what is allowed; ``message`` is one line with all of that; ``note`` may be
-    empty; ``help`` says what to do.
+    empty; ``help`` says what to do. A call lists the first 16 faults of a code; ``more`` of the
+    last of these says how many there are beyond.
     """
 
     code: str
@@ -26,6 +27,7 @@ class Fault:
     message: str
     note: str
     help: str
+    more: int = 0
 
     def __str__(self) -> str:
         return f"{self.code}: {self.message}"

@@ -143,7 +143,7 @@ void CallReader::faults() {
   for (const auto& row : value.cast<ffi::Array<ffi::Array<ffi::String>>>()) {
     if (row[0].empty()) {
       planned_.push_back(
-          {.name = row[1], .size = row[2].empty() ? 0 : std::stoll(row[2]), .shape = row[4]});
+          {.name = row[1], .size = row[2].empty() ? -1 : std::stoll(row[2]), .shape = row[4]});
       continue;
     }
     const auto number = std::stoi(std::string(row[0]).substr(2));  // "PA3008"

@@ -63,7 +63,7 @@ class CallReader {
   std::vector<Fault> faults_;
   struct Planned {
     std::string name;
-    std::int64_t size;  ///< of the first dimension, where no input tells it
+    std::int64_t size;  ///< of the first dimension, where no input tells it; -1 if nothing does
     std::string shape;  ///< in words
   };
   std::vector<Planned> planned_;

@@ -37,8 +37,12 @@ void plan_outputs(const CallReader& call, KdaCall& c) {
                    std::array{count, v.size(2), v_first ? v.size(3) : k.size(3),
                               v_first ? k.size(3) : v.size(3)});
   };
-  if (const auto n = call.planned_size("final_state")) c.args.final_state = states(1, *n);
-  if (const auto n = call.planned_size("chunk_states")) c.args.chunk_states = states(2, *n);
+  if (const auto n = call.planned_size("final_state")) {
+    c.args.final_state = states(1, std::max<std::int64_t>(0, *n));
+  }
+  // Without a chunk size nobody can say how many there would be.
+  const auto n = call.planned_size("chunk_states");
+  if (n && *n >= 0) c.args.chunk_states = states(2, *n);
 }
 
 KdaCall read_kda(CallReader& call) {
@@ -70,8 +74,7 @@ KdaCall read_kda(CallReader& call) {
   const auto layout = call.choice("state_layout", "'k_first' or 'v_first'");
   if (layout >= 0) c.options.state_layout = static_cast<StateLayout>(layout);
   c.options.null_slot = call.integer("null_slot", c.options.null_slot);
-  c.options.chunk_size = static_cast<int>(
-      std::clamp<std::int64_t>(call.integer("chunk_size", 64), INT32_MIN, INT32_MAX));
+  c.options.chunk_size = call.integer("chunk_size", c.options.chunk_size);
   c.context = read_context(call, c.args.q);
   c.batch = read_batch(call);
   plan_outputs(call, c);
@@ -148,7 +151,7 @@ TVM_FFI_STATIC_INIT_BLOCK() {
                     });
                   })
       .def("packattn.kda_chunk_count", [](ffi::AnyView batch, std::int64_t chunk_size) {
-        return kda_chunk_count(batch.as<BatchObject>()->batch, static_cast<int>(chunk_size));
+        return kda_chunk_count(batch.as<BatchObject>()->batch, chunk_size);
       });
 }
 

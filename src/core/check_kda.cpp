@@ -154,13 +154,8 @@ class Checker {
           Code::scale_invalid,
           {.argument = "scale", .value = number_text(*options_.scale), .limit = "finite fp32"});
     }
-    const int chunk = options_.chunk_size;
-    if (op_ == Op::kda_chunk && chunk != 16 && chunk != 32 && chunk != 64) {
-      faults_.add(
-          Code::chunk_size_invalid,
-          {.argument = "chunk_size", .value = std::to_string(chunk), .limit = "16, 32 or 64"});
-    } else if (op_ == Op::kda_chunk) {
-      p().chunk_size = chunk;
+    if (op_ == Op::kda_chunk && check_chunk_size(options_.chunk_size, faults_)) {
+      p().chunk_size = options_.chunk_size;
     }
     const auto K = static_cast<double>(std::max<std::int64_t>(1, p().key_dim));
     p().scale = options_.scale.value_or(1 / std::sqrt(K));
@@ -317,7 +312,15 @@ CheckedKda check_kda_call(Op op, const KdaArgs& args, const detail::BatchState* 
   return Checker(op, args, batch, options, level, faults).run();
 }
 
-std::int64_t count_chunks(std::int64_t length, int chunk_size) {
+bool check_chunk_size(std::int64_t chunk_size, FaultList& faults) {
+  if (chunk_size == 16 || chunk_size == 32 || chunk_size == 64) return true;
+  faults.add(
+      Code::chunk_size_invalid,
+      {.argument = "chunk_size", .value = std::to_string(chunk_size), .limit = "16, 32 or 64"});
+  return false;
+}
+
+std::int64_t count_chunks(std::int64_t length, std::int64_t chunk_size) {
   return length / chunk_size + (length % chunk_size != 0 ? 1 : 0);
 }
 

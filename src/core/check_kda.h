@@ -43,6 +43,7 @@ void check_gate_arguments(const GateArguments& arguments, std::int64_t heads, st
                           FaultList& faults);
 
 /// Chunks of one sequence.
-std::int64_t count_chunks(std::int64_t length, int chunk_size);
+std::int64_t count_chunks(std::int64_t length, std::int64_t chunk_size);
+bool check_chunk_size(std::int64_t chunk_size, FaultList& faults);
 
 }  // namespace packattn

@@ -133,7 +133,9 @@ class StateChecker {
       return;
     }
     if (!check_states(chunk_states(), true) || !shapes_known_) return;
+    // Without boundaries or a legal chunk size nobody knows how many there have to be.
     if (static_cast<std::int64_t>(checked_.sequences.size()) != count()) return;
+    if (options_.chunk_size != p().chunk_size) return;
     std::int64_t chunks = 0;
     for (const KdaSequence& s : checked_.sequences)
       chunks += count_chunks(s.length, p().chunk_size);

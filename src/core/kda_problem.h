@@ -30,7 +30,7 @@ struct KdaProblem {
   bool has_A_log = false;
   bool has_dt_bias = false;
   StateLayout state_layout = StateLayout::k_first;
-  int chunk_size = 64;
+  std::int64_t chunk_size = 64;
   std::int64_t slot_columns = 0;  ///< S of slots [N, S]; 0 without columns
 
   std::int64_t group() const { return value_heads / heads; }

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <array>
-#include <iterator>
 #include <set>
 #include <utility>
 
@@ -111,7 +110,8 @@ Fault make_fault(Code code, FaultFields fields) {
               .limit = shown(std::move(fields.limit)),
               .message = {},
               .note = shown(std::move(fields.note)),
-              .help = {}};
+              .help = {},
+              .more = 0};
   fault.message = fill_template(entry.message, fault);
   fault.help = fill_template(entry.help, fault);
   return fault;
@@ -128,13 +128,22 @@ std::string render(std::span<const Fault> faults) {
     if (!text.empty()) text += "\n\n";
     text += fmt::format("error[{}]: {}", code_id(fault.code), fault.message);
     if (!fault.note.empty()) text += fmt::format("\n  = note: {}", fault.note);
+    if (fault.more > 0) {
+      text += fmt::format("\n  = and {} more of {}", fault.more, code_id(fault.code));
+    }
     // Five tensors with one mistake need the advice once.
     for (const std::string& line : advice_lines(fault)) {
       if (advice.insert(line).second) text += "\n" + line;
     }
   }
-  if (faults.size() > 1) text += fmt::format("\n\n{} faults in this call", faults.size());
+  if (faults.size() > 1) text += fmt::format("\n\n{} faults in this call", count(faults));
   return text;
+}
+
+std::uint64_t count(std::span<const Fault> faults) {
+  std::uint64_t all = faults.size();
+  for (const Fault& fault : faults) all += fault.more;
+  return all;
 }
 
 std::string to_json(std::span<const Fault> faults) {
@@ -147,7 +156,8 @@ std::string to_json(std::span<const Fault> faults) {
                      {"limit", fault.limit},
                      {"message", fault.message},
                      {"note", fault.note},
-                     {"help", fault.help}});
+                     {"help", fault.help},
+                     {"more", fault.more}});
   }
   // Names can come from a caller in any encoding; a fault has to be reportable all the same.
   return array.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
@@ -158,9 +168,24 @@ Error::Error(std::vector<Fault> faults)
 
 Error::~Error() = default;
 
+bool FaultList::has_room(Code code) {
+  Tally& tally = tallies_[code];
+  if (tally.listed == most_of_a_code) {
+    ++faults_[tally.last].more;
+    return false;
+  }
+  ++tally.listed;
+  tally.last = faults_.size();
+  return true;
+}
+
 void FaultList::add(std::vector<Fault> faults) {
-  faults_.insert(faults_.end(), std::move_iterator(faults.begin()),
-                 std::move_iterator(faults.end()));
+  for (Fault& fault : faults) {
+    const Code code = fault.code;
+    const std::uint64_t more = std::exchange(fault.more, 0);
+    if (has_room(code)) faults_.push_back(std::move(fault));
+    faults_[tallies_[code].last].more += more;
+  }
 }
 
 void FaultList::throw_if_any() && {

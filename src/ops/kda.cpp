@@ -184,7 +184,10 @@ std::size_t kda_workspace_bytes(Op op, const KdaArgs& args, const PackedBatch* b
   return Prepared(op, args, state, options, context).plan->workspace_bytes;
 }
 
-std::int64_t kda_chunk_count(const PackedBatch& batch, int chunk_size) {
+std::int64_t kda_chunk_count(const PackedBatch& batch, std::int64_t chunk_size) {
+  FaultList faults;
+  check_chunk_size(chunk_size, faults);
+  std::move(faults).throw_if_any();
   const auto sequences = batch.sequences();
   return std::accumulate(sequences.begin(), sequences.end(), std::int64_t{0},
                          [&](std::int64_t sum, const Sequence& s) {

@@ -73,6 +73,35 @@ TEST(Fault, SeveralAreRenderedInOrderAndCounted) {
   EXPECT_EQ(render(std::vector<Fault>{decrease()}), render(decrease()));
 }
 
+TEST(FaultList, ListsTheFirstOfACodeAndCountsTheOthers) {
+  FaultList list;
+  for (int i = 0; i < 40; ++i) {
+    list.add(Code::slot_range, {.argument = "slots",
+                                .position = "index " + std::to_string(i),
+                                .value = "-2",
+                                .limit = "0 to 4"});
+    if (i % 10 == 0) list.add(Code::tensor_missing, {.argument = "q", .limit = "[B, T, H, K]"});
+  }
+  FaultList joined;
+  joined.add(Code::slot_range, {.argument = "slots", .position = "index 99"});
+  joined.add(std::move(list).take());
+  const std::vector<Fault> faults = std::move(joined).take();
+  ASSERT_EQ(faults.size(), FaultList::most_of_a_code + 4);
+  EXPECT_EQ(count(faults), 45U);
+  std::uint64_t more = 0;
+  for (const Fault& fault : faults) {
+    more += fault.more;
+    if (fault.more > 0) {
+      EXPECT_EQ(fault.position, "index 14") << "the last one listed";
+    }
+  }
+  EXPECT_EQ(more, 25U);
+  const std::string text = render(faults);
+  EXPECT_THAT(text, HasSubstr("\n  = and 25 more of PA6008"));
+  EXPECT_THAT(text, EndsWith("\n\n45 faults in this call"));
+  EXPECT_THAT(to_json(faults), HasSubstr("\"more\":25"));
+}
+
 TEST(Fault, AdviceThatIsTheSameStandsOnce) {
   const auto wrong = [](std::string argument) {
     return make_fault(Code::batch_not_one,

@@ -213,7 +213,7 @@ std::vector<Mutation> kda_mutations() {
          return call.is_kda();
        }},
       {"chunk size", Code::chunk_size_invalid, change_options([](KdaOptions& o, Random& random) {
-         o.chunk_size = static_cast<int>(random.pick(std::vector<std::int64_t>{0, -1, 48, 128}));
+         o.chunk_size = random.pick(std::vector<std::int64_t>{0, -1, 48, std::int64_t{1} << 40});
        })},
       {"slots without a state", Code::slots_without_state,
        [](Call& call, Random& random) {

@@ -126,8 +126,30 @@ def test_refusals(rng, kind):
     with pytest.raises(packattn.Error) as caught:
         packattn.kda_chunk(q, k, v, g, kind(np.ones((1, 40, 4, 16), np.float32)), ENDS)
     assert caught.value.code == "PA3010"
+    for size in (0, 48, 2**40, 2**70):
+        found = packattn.check_kda(
+            q, k, v, g, beta, ENDS, chunk_size=size, return_chunk_states=True,
+            state_layout="k_first",
+        )  # fmt: skip
+        told = str(size) if size < 2**63 else "an integer of 71 bits"
+        assert [fault.argument for fault in found] == ["chunk_size"] and told in found[0].message
     found = packattn.check_kda(q, k, v, g, beta, ENDS, chunk_length=3)
     assert [fault.code for fault in found] == ["PA1105"]
+
+
+def test_faults_of_one_code_are_counted_past_the_first(rng):
+    q, k, v, g, beta = inputs(rng)
+    pool = np.zeros((3, 4, 8, 16), np.float32)
+    ends = [0] + [40] * 100
+    found = packattn.check_kda(
+        q, k, v, g, beta, ends, state=pool, slots=[5] * 100, state_layout="k_first"
+    )
+    assert len(found) == 16 and [fault.more for fault in found] == [0] * 15 + [84]
+    with pytest.raises(packattn.Error, match="and 84 more of PA6008") as caught:
+        packattn.kda_chunk(
+            q, k, v, g, beta, ends, state=pool, slots=[5] * 100, state_layout="k_first"
+        )
+    assert str(caught.value).endswith("100 faults in this call")
 
 
 @pytest.mark.torch

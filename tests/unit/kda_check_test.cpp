@@ -204,6 +204,32 @@ TEST_F(KdaChecks, Slots) {
   expect(Code::slots_without_state, "slots");
 }
 
+TEST_F(KdaChecks, ManyWrongSlotsAreShownOnceAndCounted) {
+  constexpr std::int64_t N = 100000;
+  KdaCase many({.lengths = std::vector<std::int64_t>(N, 0), .K = 4, .V = 4});
+  Owned pool(DType::f32, {5, 2, 4, 4});
+  std::vector<std::int32_t> slots(N, 7);
+  slots[3] = 2;
+  KdaArgs a = many.args();
+  a.initial_state = a.final_state = {};
+  a.state = pool.view();
+  a.slots = TensorView::of(slots);
+  const auto all = check_kda(op, a, many.batch(), many.options);
+  EXPECT_EQ(all.size(), 16U);
+  EXPECT_EQ(count(all), static_cast<std::uint64_t>(N - 1));
+  EXPECT_LT(render(all).size(), 4000U);
+}
+
+TEST_F(KdaChecks, ChunkSizesAreReportedAsGiven) {
+  op = Op::kda_chunk;
+  for (const std::int64_t size : {std::int64_t{0}, std::int64_t{-16}, std::int64_t{1} << 40}) {
+    options.chunk_size = size;
+    expect(Code::chunk_size_invalid, "chunk_size");
+    EXPECT_EQ(fault().value, std::to_string(size));
+    EXPECT_THROW(static_cast<void>(kda_chunk_count(batch, size)), Error);
+  }
+}
+
 TEST_F(KdaChecks, SlotColumnsAndAcceptedTokens) {
   Owned pool(DType::f32, {20, 4, 16, 24});
   args.initial_state = args.final_state = {};
