@@ -18,8 +18,8 @@
 
 #include "packattn/packattn.h"
 
-#include "buffer.h"
-#include "ceilings.h"
+#include "measure/buffer.h"
+#include "measure/ceilings.h"
 
 namespace {
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -29,6 +30,22 @@ struct CallRequest {
 int run_command(const CallRequest& request);
 int check_command(const CallRequest& request);
 int why_command(const CallRequest& request);
+
+struct BenchRequest {
+  Op op = Op::attention;
+  std::vector<std::int64_t> lengths{128, 256, 512, 1024, 2048, 4096};
+  std::int64_t sequences = 1, heads = 8, kv_heads = 0, dim = 128;  ///< kv_heads 0: as heads
+  DType dtype = DType::f32;
+  bool causal = false;
+  bool decode = false;  ///< one query, or one token, a sequence
+  int threads = 0;
+  double seconds = 0.3;                      ///< of each measurement
+  std::vector<std::string> implementations;  ///< empty: all that run here
+  std::string plots;                         ///< a folder for SVG files; empty: none
+  bool json = false;
+  bool quiet = false;
+};
+int bench_command(const BenchRequest& request);
 
 struct ExplainRequest {
   std::vector<std::string> words;  ///< none: standard input is read

@@ -45,6 +45,7 @@ class CommandLine {
     add_run();
     add_check();
     add_why();
+    add_bench();
     add_explain();
     add_errors();
     add_info();
@@ -102,6 +103,41 @@ class CommandLine {
       return why_command(call_);
     })->footer(std::string(tensor_help) + description_help);
   }
+  void add_bench() {
+    CLI::App* bench = add("bench", "Measure the implementations that run here", [this] {
+      if (bench_.kv_heads == 0) bench_.kv_heads = bench_.heads;
+      return bench_command(bench_);
+    });
+    const CLI::Range positive(std::int64_t{1}, std::int64_t{1} << 32);
+    bench->add_option_function<std::string>(
+        "--op", [this](const std::string& name) { bench_.op = parse_op(name); },
+        "attention (default), kda_recurrent or kda_chunk");
+    bench->add_option("--lengths", bench_.lengths, "tokens of a sequence, with commas")
+        ->delimiter(',')
+        ->check(positive);
+    bench->add_option("--sequences", bench_.sequences, "sequences a batch")->check(positive);
+    bench->add_option("--heads", bench_.heads, "heads of q, or of v in KDA")->check(positive);
+    bench->add_option("--kv-heads", bench_.kv_heads, "heads of k and v, or of q and k in KDA")
+        ->check(positive);
+    bench->add_option("--dim", bench_.dim, "head size")->check(positive);
+    bench->add_option_function<std::string>(
+        "--dtype", [this](const std::string& name) { bench_.dtype = parse_dtype(name); },
+        "fp32 (default), fp16 or bf16");
+    bench->add_flag("--causal", bench_.causal, "a query sees no later key");
+    bench->add_flag("--decode", bench_.decode, "one query, or token, a sequence");
+    bench->add_option("--threads", bench_.threads, "threads (default: all)")
+        ->check(CLI::Range(0, 1 << 16));
+    bench->add_option("--seconds", bench_.seconds, "length of each measurement")
+        ->check(CLI::Range(0.0, 3600.0));
+    bench->add_option("--implementation", bench_.implementations, "only these, by name");
+    bench->add_option("--plots", bench_.plots, "folder for throughput.svg and roofline.svg");
+    bench->add_flag("--json", bench_.json, "the result as JSON");
+    bench->add_flag("--quiet", bench_.quiet, "no progress");
+    bench->footer(
+        "Times are medians of whole calls. The peaks are those of fp32 multiply-adds from "
+        "registers "
+        "and of a copy beyond the caches, measured in the same run.");
+  }
   void add_explain() {
     CLI::App* explain =
         add("explain", "Explain an error: a code, an id, a slug or a pasted message",
@@ -128,6 +164,7 @@ class CommandLine {
 
   CLI::App app_{"Attention over packed variable-length batches", "packattn"};
   CallRequest call_;
+  BenchRequest bench_;
   ExplainRequest explain_;
   ErrorsRequest errors_;
   InfoRequest info_;

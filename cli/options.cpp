@@ -62,6 +62,18 @@ std::string choice(const std::string& text, T& target,
 }
 
 template <class T>
+T chosen(const char* option, const std::string& text,
+         std::initializer_list<std::pair<const char*, T>> choices) {
+  T value{};
+  const std::string allowed = choice(text, value, choices);
+  if (!allowed.empty()) {
+    throw Error(
+        {make_fault(Code::option_value, {.argument = option, .value = text, .limit = allowed})});
+  }
+  return value;
+}
+
+template <class T>
 std::string truth(const std::string& text, T& target) {
   return choice<bool>(text, target, {{"true", true}, {"false", false}});
 }
@@ -176,14 +188,15 @@ void add_option_flags(CLI::App& command, OptionTexts& given) {
 }
 
 Op parse_op(const std::string& name) {
-  Op op{};
-  const std::string allowed = choice(name, op,
-                                     {{"attention", Op::attention},
-                                      {"kda_recurrent", Op::kda_recurrent},
-                                      {"kda_chunk", Op::kda_chunk}});
-  if (allowed.empty()) return op;
-  throw Error(
-      {make_fault(Code::option_value, {.argument = "op", .value = name, .limit = allowed})});
+  return chosen<Op>("op", name,
+                    {{"attention", Op::attention},
+                     {"kda_recurrent", Op::kda_recurrent},
+                     {"kda_chunk", Op::kda_chunk}});
+}
+
+DType parse_dtype(const std::string& name) {
+  return chosen<DType>("dtype", name,
+                       {{"fp32", DType::f32}, {"fp16", DType::f16}, {"bf16", DType::bf16}});
 }
 
 void apply_options(Call& call, const OptionTexts& options) {

@@ -25,4 +25,7 @@ void apply_options(Call& call, const OptionTexts& options);
 /// The operation that "op" names. Raises PA1104.
 Op parse_op(const std::string& name);
 
+/// The element type that "fp32", "fp16" or "bf16" names. Raises PA1104.
+DType parse_dtype(const std::string& name);
+
 }  // namespace packattn::cli

@@ -2,7 +2,9 @@
 """A test that runs the packattn command in an empty folder, and the calls that it runs on."""
 
 import json
+import os
 import subprocess
+import sys
 import tempfile
 import unittest
 from pathlib import Path
@@ -59,3 +61,10 @@ class CommandTest(unittest.TestCase):
         text = content if isinstance(content, str) else json.dumps(content)
         (self.path / name).write_text(text, encoding="utf-8")
         return name
+
+
+def main():
+    """Runs the tests of the calling file on the program that its first argument names."""
+    os.environ.pop("COLUMNS", None)
+    CommandTest.program = Path(sys.argv[1]).resolve()
+    unittest.main(argv=[sys.argv[0]])

@@ -5,10 +5,9 @@
 import json
 import os
 import subprocess
-import sys
-import unittest
 from pathlib import Path
 
+import command
 from command import CommandTest
 from tensors import floats, integers, load
 
@@ -107,8 +106,8 @@ class Refused(CommandTest):
 
     def test_faults_as_json(self):
         name = self.save_attention(cu_seqlens_q=integers(0, 9))
-        for command in ("run", "check"):
-            faults = json.loads(self.run_command(command, name, "--json", status=2))["faults"]
+        for verb in ("run", "check"):
+            faults = json.loads(self.run_command(verb, name, "--json", status=2))["faults"]
             self.assertEqual([fault["code"] for fault in faults], ["PA2006"] * 2)
 
     def test_files_that_fail(self):
@@ -295,12 +294,10 @@ class Reference(CommandTest):
         self.assertEqual(tensors["q"], {"dtype": "fp32", "shape": [5, 2, 8]})
 
     def test_help_for_every_command(self):
-        for command in ("run", "check", "why", "explain", "errors", "info"):
-            self.assertIn(command, self.run_command("--help"))
-            self.assertIn("--json", self.run_command(command, "--help"))
+        for name in ("run", "check", "why", "bench", "explain", "errors", "info"):
+            self.assertIn(name, self.run_command("--help"))
+            self.assertIn("--json", self.run_command(name, "--help"))
 
 
 if __name__ == "__main__":
-    os.environ.pop("COLUMNS", None)
-    CommandTest.program = Path(sys.argv[1]).resolve()
-    unittest.main(argv=[sys.argv[0]])
+    command.main()

@@ -30,6 +30,7 @@ class Buffer {
     bytes_.reset(new (std::align_val_t{64}) std::byte[bytes]);
     for (std::size_t i = 0; i < bytes; ++i) bytes_.get()[i] = pattern[i % pattern.size()];
   }
+  std::size_t bytes() const { return count_ * size_of(dtype_); }
   TensorView view() { return {bytes_.get(), dtype_, Device{}, shape_}; }
   std::vector<float> floats() const {
     std::vector<float> values(count_);
