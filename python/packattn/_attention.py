@@ -3,22 +3,41 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, TypedDict
+
+from typing_extensions import Unpack
 
 from . import _native
 from ._batch import BatchLike, batch_arguments
 from ._error import Fault, parse_faults, raise_refusal
 from ._implementations import Verdict, parse_verdicts, workspace_bytes
-from ._options import ALIGN, CHECK_LEVEL, Align, CheckLevel, Progress, callback, choice, flag, plain
+from ._options import (
+    ALIGN,
+    CHECK_LEVEL,
+    Align,
+    CheckLevel,
+    Progress,
+    callback,
+    choice,
+    flag,
+    options_of,
+    plain,
+    unknown_options,
+    with_options_of,
+)
 from ._tensors import (
+    UNRUN_VIEWS,
+    VIEWS,
     Tensor,
     allocated_here,
     empty,
+    empty_like,
     expects_gradient,
     gradient_faults,
+    recording,
     shape_of,
     view,
-    view_unrun,
 )
 
 Window = tuple[int | None, int | None]
@@ -82,6 +101,9 @@ def attention(
     :returns: ``out``, or ``(out, lse)`` with ``return_lse``. A row without visible keys has out 0
         and lse -inf.
     :raises packattn.Error: with every fault found (PA1xxx to PA5xxx), before anything runs.
+
+    Ctrl-C, and whatever else a signal handler raises, ends a running call; ``out`` and ``lse``
+    are then incomplete.
     """
     if tracing is not None and tracing():
         options = {
@@ -96,133 +118,74 @@ def attention(
         found = allocated_here("out")
     if lse is None and return_lse and (lse := _new_lse(q)) is None:
         found = (found or []) + allocated_here("lse")
-    if expects_gradient(q, k, v, alibi_slopes, sinks, out, lse):
+    if recording() and expects_gradient(q, k, v, alibi_slopes, sinks, out, lse):
         found = (found or []) + gradient_faults(
             "attention", q=q, k=k, v=v, alibi_slopes=alibi_slopes, sinks=sinks, out=out, lse=lse
         )
-    refused = _native.attention(
-        *_arguments(
-            view, found, q, k, v, out, lse, alibi_slopes, sinks, causal, align, window,
-            softmax_scale, softcap, implementation, threads, check_level, workspace, progress,
-            batch,
-        )
+    arguments = _arguments(
+        VIEWS, found, q, k, v, batch, causal, align, window, softmax_scale, softcap, alibi_slopes,
+        sinks, out, lse, implementation, threads, check_level, workspace, progress,
     )  # fmt: skip
+    try:
+        refused = _native.attention(*arguments)
+    except BaseException:
+        refused = _native.after_exception(_native.attention, arguments)
     if refused is not None:
         raise_refusal(refused)
     return (out, lse) if return_lse else out
 
 
+class AttentionOptions(TypedDict, total=False):
+    """The keyword arguments of `attention`."""
+
+    causal: bool
+    align: Align
+    window: Window
+    softmax_scale: float | None
+    softcap: float
+    alibi_slopes: Tensor | None
+    sinks: Tensor | None
+    out: Tensor | None
+    lse: Tensor | None
+    return_lse: bool
+    implementation: str | None
+    threads: int
+    check_level: CheckLevel
+    workspace: Tensor | None
+    progress: Progress | None
+
+
+_OPTIONS = options_of(attention)
+
+
+@with_options_of(attention)
 def check_attention(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    batch: BatchLike,
-    *,
-    causal: bool = False,
-    align: Align = "bottom_right",
-    window: Window = (None, None),
-    softmax_scale: float | None = None,
-    softcap: float = 0.0,
-    alibi_slopes: Tensor | None = None,
-    sinks: Tensor | None = None,
-    out: Tensor | None = None,
-    lse: Tensor | None = None,
-    return_lse: bool = False,
-    implementation: str | None = None,
-    threads: int = 0,
-    check_level: CheckLevel = "host",
-    workspace: Tensor | None = None,
-    progress: Progress | None = None,
+    q: Tensor, k: Tensor, v: Tensor, batch: BatchLike, **options: Unpack[AttentionOptions]
 ) -> list[Fault]:
     """Every fault for which `attention` would refuse this call; empty if it would run.
 
     Nothing runs, and a call meant for a GPU is checked without one. Arguments as of `attention`.
     """
-    found = gradient_faults(
-        "attention", q=q, k=k, v=v, alibi_slopes=alibi_slopes, sinks=sinks, out=out, lse=lse
-    )
-    if out is None:
-        found += allocated_here("out")
-    if lse is None and return_lse:
-        found += allocated_here("lse")
-    checked = _native.check_attention(
-        *_arguments(
-            view_unrun, found, q, k, v, out, lse, alibi_slopes, sinks, causal, align, window,
-            softmax_scale, softcap, implementation, threads, check_level, workspace, progress,
-            batch,
-        )
-    )  # fmt: skip
-    return parse_faults(checked[1])
+    return parse_faults(_native.check_attention(*_unrun(q, k, v, batch, options))[1])
 
 
+@with_options_of(attention)
 def why(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    batch: BatchLike,
-    *,
-    causal: bool = False,
-    align: Align = "bottom_right",
-    window: Window = (None, None),
-    softmax_scale: float | None = None,
-    softcap: float = 0.0,
-    alibi_slopes: Tensor | None = None,
-    sinks: Tensor | None = None,
-    out: Tensor | None = None,
-    lse: Tensor | None = None,
-    return_lse: bool = False,
-    implementation: str | None = None,
-    threads: int = 0,
-    check_level: CheckLevel = "host",
-    workspace: Tensor | None = None,
-    progress: Progress | None = None,
+    q: Tensor, k: Tensor, v: Tensor, batch: BatchLike, **options: Unpack[AttentionOptions]
 ) -> list[Verdict]:
     """What each implementation says about a legal call, best first; the first that takes it runs.
 
     Arguments as of `attention`; raises `packattn.Error` for a call that is not legal.
     """
-    found = allocated_here("out") if out is None else []
-    if lse is None and return_lse:
-        found += allocated_here("lse")
-    told = _native.why_attention(
-        *_arguments(
-            view_unrun, found, q, k, v, out, lse, alibi_slopes, sinks, causal, align, window,
-            softmax_scale, softcap, implementation, threads, check_level, workspace, progress,
-            batch,
-        )
-    )  # fmt: skip
-    return parse_verdicts(told)
+    return parse_verdicts(_native.why_attention(*_unrun(q, k, v, batch, options)))
 
 
+@with_options_of(attention)
 def attention_workspace_bytes(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    batch: BatchLike,
-    *,
-    causal: bool = False,
-    align: Align = "bottom_right",
-    window: Window = (None, None),
-    softmax_scale: float | None = None,
-    softcap: float = 0.0,
-    alibi_slopes: Tensor | None = None,
-    sinks: Tensor | None = None,
-    out: Tensor | None = None,
-    lse: Tensor | None = None,
-    return_lse: bool = False,
-    implementation: str | None = None,
-    threads: int = 0,
+    q: Tensor, k: Tensor, v: Tensor, batch: BatchLike, **options: Unpack[AttentionOptions]
 ) -> int:
     """Bytes of scratch memory that this call needs. Arguments as of `attention`."""
-    found = allocated_here("out") if out is None else []
-    if lse is None and return_lse:
-        found += allocated_here("lse")
-    told = _native.attention_workspace_bytes(
-        *_arguments(
-            view_unrun, found, q, k, v, out, lse, alibi_slopes, sinks, causal, align, window,
-            softmax_scale, softcap, implementation, threads, "host", None, None, batch,
-        )
-    )  # fmt: skip
+    told = _native.attention_workspace_bytes(*_unrun(q, k, v, batch, options))
     return workspace_bytes(told)
 
 
@@ -265,47 +228,69 @@ def merge_states(
     return out, lse
 
 
+def _unrun(q: Any, k: Any, v: Any, batch: Any, options: Mapping[str, Any]) -> tuple[Any, ...]:
+    """The native arguments of a call that is only asked about, whose outputs are not made."""
+    found = unknown_options("attention", options, _OPTIONS)
+    o = {**_OPTIONS, **options}
+    tensors = {name: o[name] for name in ("alibi_slopes", "sinks", "out", "lse")}
+    found += gradient_faults("attention", q=q, k=k, v=v, **tensors)
+    if o["out"] is None:
+        found += allocated_here("out")
+    if o["lse"] is None and o["return_lse"]:
+        found += allocated_here("lse")
+    given = (o[name] for name in _OPTIONS if name != "return_lse")
+    return _arguments(UNRUN_VIEWS, found, q, k, v, batch, *given)
+
+
 def _arguments(
-    see: Any, found: list[list[str]] | None, q: Any, k: Any, v: Any, out: Any, lse: Any,
-    alibi_slopes: Any, sinks: Any, causal: Any, align: Any, window: Any, softmax_scale: Any,
-    softcap: Any, implementation: Any, threads: Any, check_level: Any, workspace: Any,
-    progress: Any, batch: Any,
+    views: Any, found: list[list[str]] | None, q: Any, k: Any, v: Any, batch: Any, causal: Any,
+    align: Any, window: Any, softmax_scale: Any, softcap: Any, alibi_slopes: Any, sinks: Any,
+    out: Any, lse: Any, implementation: Any, threads: Any, check_level: Any, workspace: Any,
+    progress: Any,
 ) -> tuple[Any, ...]:  # fmt: skip
-    """The positional arguments of the native functions (see read_attention)."""
+    """The positional arguments of the native functions (see read_attention).
+
+    Every small call passes here: what most calls give costs no call of a function.
+    """
     try:
         left, right = window
     except (TypeError, ValueError):
         left = right = None
         pair = "a pair (left, right), each an integer or None"
         found = [*(found or []), ["PA1104", "window", "", repr(window), pair, ""]]
-    return (
+    first = (
         found,
-        see(q),
-        see(k),
-        see(v),
-        see(out),
-        see(lse),
-        see(alibi_slopes),
-        see(sinks),
+        views[type(q)](q),
+        views[type(k)](k),
+        views[type(v)](v),
+        views[type(out)](out),
+        None if lse is None else views[type(lse)](lse),
+        None if alibi_slopes is None else views[type(alibi_slopes)](alibi_slopes),
+        None if sinks is None else views[type(sinks)](sinks),
         causal if causal is False or causal is True else flag(causal),
-        choice(ALIGN, align),
-        left if left is None else plain(left),
-        right if right is None else plain(right),
-        softmax_scale if softmax_scale is None else plain(softmax_scale),
+        0 if align == "bottom_right" else choice(ALIGN, align),
+        None if left is None else plain(left),
+        None if right is None else plain(right),
+        None if softmax_scale is None else plain(softmax_scale),
         softcap if type(softcap) is float else plain(softcap),
-        implementation if implementation is None else plain(implementation),
-        plain(threads),
-        choice(CHECK_LEVEL, check_level),
-        see(workspace),
-        callback(progress),
-        *batch_arguments(batch),
+        None if implementation is None else plain(implementation),
+        threads if threads is _ALL else plain(threads),
+        0 if check_level == "host" else choice(CHECK_LEVEL, check_level),
+        None if workspace is None else views[type(workspace)](workspace),
+        None if progress is None else callback(progress),
     )
+    return first + batch_arguments(batch)
+
+
+_ALL = 0  # threads; small integers are one object
 
 
 def _new_out(q: Any, v: Any) -> Any:
     q_shape, v_shape = shape_of(q), shape_of(v)
     if q_shape is None or v_shape is None or len(q_shape) != 3 or len(v_shape) not in (3, 4):
         return None
+    if v_shape[-1] == q_shape[2]:
+        return empty_like(q, q_shape)
     return empty((q_shape[0], q_shape[1], v_shape[-1]), q)
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from typing import Any, TypedDict
 
+from typing_extensions import Unpack
+
 from . import _native
 from ._batch import BatchLike, batch_arguments, sequence_count
 from ._error import Error, Fault, parse_faults, raise_refusal
@@ -23,18 +25,21 @@ from ._options import (
     callback,
     choice,
     flag,
+    options_of,
     plain,
+    unknown_options,
+    with_options_of,
 )
 from ._pack import ready
 from ._tensors import (
+    UNRUN_VIEWS,
+    VIEWS,
     Tensor,
     allocated_here,
     boundaries,
     empty,
     gradient_faults,
     shape_of,
-    view,
-    view_unrun,
 )
 
 
@@ -146,6 +151,9 @@ def kda_recurrent(
     :param progress: called with finished and total units of work, from a worker thread.
     :returns: ``out``, or ``(out, final state)`` with ``output_final_state``.
     :raises packattn.Error: with every fault found (PA1xxx to PA6xxx), before anything runs.
+
+    Ctrl-C, and whatever else a signal handler raises, ends a running call; outputs and states that
+    are updated in place are then incomplete.
     """
     return _run(
         "kda_recurrent", q, k, v, g, beta, batch,
@@ -160,6 +168,7 @@ def kda_recurrent(
     )  # fmt: skip
 
 
+@with_options_of(kda_recurrent)
 def kda_chunk(
     q: Tensor,
     k: Tensor,
@@ -167,33 +176,7 @@ def kda_chunk(
     g: Tensor,
     beta: Tensor,
     batch: BatchLike | None = None,
-    *,
-    gate: Gate = "given",
-    beta_kind: BetaKind = "given",
-    state_layout: StateLayout | None = None,
-    A_log: Tensor | None = None,
-    dt_bias: Tensor | None = None,
-    lower_bound: float = -5.0,
-    l2norm: bool = False,
-    scale: float | None = None,
-    initial_state: Tensor | None = None,
-    state: Tensor | None = None,
-    final_state: Tensor | None = None,
-    slots: Tensor | None = None,
-    read_slots: Tensor | None = None,
-    write_slots: Tensor | None = None,
-    null_slot: int = -1,
-    num_accepted_tokens: Tensor | None = None,
-    output_final_state: bool = False,
-    out: Tensor | None = None,
-    chunk_size: int = 64,
-    return_chunk_states: bool = False,
-    chunk_states: Tensor | None = None,
-    implementation: str | None = None,
-    threads: int = 0,
-    check_level: CheckLevel = "host",
-    workspace: Tensor | None = None,
-    progress: Progress | None = None,
+    **options: Unpack[KdaOptions],
 ) -> Any:
     """The chunked form of `kda_recurrent`: the same arguments and mathematics, with matrix
     products inside chunks. For prefill; one beta per token and head.
@@ -205,19 +188,10 @@ def kda_chunk(
         ``return_chunk_states`` ``(out, final state or None, chunk states)``.
     :raises packattn.Error: with every fault found (PA1xxx to PA6xxx), before anything runs.
     """
-    return _run(
-        "kda_chunk", q, k, v, g, beta, batch,
-        gate=gate, beta_kind=beta_kind, state_layout=state_layout, A_log=A_log, dt_bias=dt_bias,
-        lower_bound=lower_bound, l2norm=l2norm, scale=scale, initial_state=initial_state,
-        state=state, final_state=final_state, slots=slots, read_slots=read_slots,
-        write_slots=write_slots, null_slot=null_slot, num_accepted_tokens=num_accepted_tokens,
-        output_final_state=output_final_state, out=out, chunk_size=chunk_size,
-        return_chunk_states=return_chunk_states, chunk_states=chunk_states,
-        implementation=implementation, threads=threads, check_level=check_level,
-        workspace=workspace, progress=progress,
-    )  # fmt: skip
+    return _run("kda_chunk", q, k, v, g, beta, batch, **options)
 
 
+@with_options_of(kda_recurrent)
 def check_kda(
     q: Tensor,
     k: Tensor,
@@ -227,18 +201,18 @@ def check_kda(
     batch: BatchLike | None = None,
     *,
     op: str = "kda_chunk",
-    **options: Any,
+    **options: Unpack[KdaOptions],
 ) -> list[Fault]:
     """Every fault for which ``op`` (`kda_chunk` or `kda_recurrent`) would refuse this call.
 
-    Nothing runs, and a call meant for a GPU is checked without one. ``options`` are the keyword
-    arguments of the operation (`KdaOptions`).
+    Nothing runs, and a call meant for a GPU is checked without one.
     """
     call = _Call(op, q, k, v, g, beta, batch, options)
     call.plan_outputs()
-    return parse_faults(_native.check_kda(*call.arguments(view_unrun))[1])
+    return parse_faults(_native.check_kda(*call.arguments(UNRUN_VIEWS))[1])
 
 
+@with_options_of(kda_recurrent)
 def why_kda(
     q: Tensor,
     k: Tensor,
@@ -248,7 +222,7 @@ def why_kda(
     batch: BatchLike | None = None,
     *,
     op: str = "kda_chunk",
-    **options: Any,
+    **options: Unpack[KdaOptions],
 ) -> list[Verdict]:
     """What each implementation of ``op`` says about a legal call; the first that takes it runs.
 
@@ -256,9 +230,10 @@ def why_kda(
     """
     call = _Call(op, q, k, v, g, beta, batch, options)
     call.plan_outputs()
-    return parse_verdicts(_native.why_kda(*call.arguments(view_unrun)))
+    return parse_verdicts(_native.why_kda(*call.arguments(UNRUN_VIEWS)))
 
 
+@with_options_of(kda_recurrent)
 def kda_workspace_bytes(
     q: Tensor,
     k: Tensor,
@@ -268,14 +243,15 @@ def kda_workspace_bytes(
     batch: BatchLike | None = None,
     *,
     op: str = "kda_chunk",
-    **options: Any,
+    **options: Unpack[KdaOptions],
 ) -> int:
     """Bytes of scratch memory that this call of ``op`` needs. Arguments as of `check_kda`."""
     call = _Call(op, q, k, v, g, beta, batch, options)
     call.plan_outputs()
-    return workspace_bytes(_native.kda_workspace_bytes(*call.arguments(view_unrun)))
+    return workspace_bytes(_native.kda_workspace_bytes(*call.arguments(UNRUN_VIEWS)))
 
 
+KDA_OPTIONS = options_of(kda_recurrent)
 _DIFFERENTIABLE = ("A_log", "dt_bias", "state", "initial_state")
 
 
@@ -295,7 +271,7 @@ def run_kda(op: str, inputs: tuple[Any, ...], options: dict[str, Any], found: li
     call = _Call(op, *inputs, options)
     call.found += found
     call.make_outputs()
-    refused = _native.kda(*call.arguments(view))
+    refused = _native.kda(*call.arguments(VIEWS))
     if refused is not None:
         raise_refusal(refused)
     return call.results()
@@ -308,27 +284,24 @@ class _Call:
         self, op: str, q: Any, k: Any, v: Any, g: Any, beta: Any, batch: Any,
         options: dict[str, Any],
     ) -> None:  # fmt: skip
-        self.op, self.batch, self.options = op, batch, options
+        self.op, self.batch = op, batch
+        self.options = o = {**KDA_OPTIONS, **options}
         self.inputs = {"q": q, "k": k, "v": v, "g": g, "beta": beta}
-        self.outputs = {name: options.get(name) for name in ("out", "final_state", "chunk_states")}
-        self.wants_state = options.get("output_final_state", False) is True
-        self.wants_chunks = options.get("return_chunk_states", False) is True
-        unknown = set(options) - KdaOptions.__annotations__.keys()
-        self.found = [
-            ["PA1105", name, op, "", ", ".join(KdaOptions.__annotations__), ""]
-            for name in sorted(unknown)
-        ]
+        self.outputs = {name: o[name] for name in ("out", "final_state", "chunk_states")}
+        self.wants_state = o["output_final_state"] is True
+        self.wants_chunks = o["return_chunk_states"] is True
+        self.found = unknown_options(op, options, KDA_OPTIONS)
         self.found += gradient_faults(
             op,
             **self.inputs,
-            **{name: options.get(name) for name in _DIFFERENTIABLE},
+            **{name: o[name] for name in _DIFFERENTIABLE},
             **self.outputs,
         )
 
     def _missing(self) -> list[str]:
         """The outputs that this call makes itself."""
         missing = [] if self.outputs["out"] is not None else ["out"]
-        if self.wants_state and self.options.get("state") is None:
+        if self.wants_state and self.options["state"] is None:
             missing += [] if self.outputs["final_state"] is not None else ["final_state"]
         if self.wants_chunks and self.outputs["chunk_states"] is None:
             missing.append("chunk_states")
@@ -357,7 +330,7 @@ class _Call:
         if count is None:
             return None
         matrix = (k_shape[3], v_shape[3])
-        if self.options.get("state_layout") == "v_first":
+        if self.options["state_layout"] == "v_first":
             matrix = matrix[::-1]
         return empty((count, v_shape[2], *matrix), q, "float32")
 
@@ -367,7 +340,7 @@ class _Call:
             return None
         if name == "final_state":
             return q_shape[0] if self.batch is None else sequence_count(self.batch)
-        size = self.options.get("chunk_size", 64)
+        size = self.options["chunk_size"]
         if size not in (16, 32, 64):  # refused, as what it is
             return None
         if self.batch is None:
@@ -378,10 +351,14 @@ class _Call:
             return None
         return _native.kda_chunk_count(self.batch._handle, size)
 
-    def arguments(self, see: Any) -> tuple[Any, ...]:
+    def arguments(self, views: Any) -> tuple[Any, ...]:
         """The positional arguments of the native functions (see read_kda)."""
         o = self.options
-        state = {name: see(o.get(name)) for name in ("A_log", "dt_bias", "state", "initial_state")}
+
+        def see(tensor: Any) -> Any:
+            return views[type(tensor)](tensor)
+
+        state = {name: see(o[name]) for name in ("A_log", "dt_bias", "state", "initial_state")}
         return (
             choice(KDA_OP, self.op),
             self.found or None,
@@ -389,31 +366,31 @@ class _Call:
             see(self.outputs["out"]),
             *state.values(),
             see(self.outputs["final_state"]),
-            boundaries(o.get("slots")),
-            boundaries(o.get("read_slots")),
-            boundaries(o.get("write_slots")),
-            boundaries(o.get("num_accepted_tokens")),
+            boundaries(o["slots"]),
+            boundaries(o["read_slots"]),
+            boundaries(o["write_slots"]),
+            boundaries(o["num_accepted_tokens"]),
             see(self.outputs["chunk_states"]),
-            plain(o.get("scale")),
-            choice(GATE, o.get("gate", "given")),
-            choice(BETA_KIND, o.get("beta_kind", "given")),
-            plain(o.get("lower_bound", -5.0)),
-            flag(o.get("l2norm", False)),
-            choice(STATE_LAYOUT, o.get("state_layout")),
-            plain(o.get("null_slot", -1)),
-            plain(o.get("chunk_size", 64)),
-            plain(o.get("implementation")),
-            plain(o.get("threads", 0)),
-            choice(CHECK_LEVEL, o.get("check_level", "host")),
-            see(o.get("workspace")),
-            callback(o.get("progress")),
+            plain(o["scale"]),
+            choice(GATE, o["gate"]),
+            choice(BETA_KIND, o["beta_kind"]),
+            plain(o["lower_bound"]),
+            flag(o["l2norm"]),
+            choice(STATE_LAYOUT, o["state_layout"]),
+            plain(o["null_slot"]),
+            plain(o["chunk_size"]),
+            plain(o["implementation"]),
+            plain(o["threads"]),
+            choice(CHECK_LEVEL, o["check_level"]),
+            see(o["workspace"]),
+            callback(o["progress"]),
             *(() if self.batch is None else batch_arguments(self.batch)),
         )
 
     def results(self) -> Any:
         out, final = self.outputs["out"], self.outputs["final_state"]
         if self.wants_state and final is None:
-            final = self.options.get("state")
+            final = self.options["state"]
         if self.wants_chunks:
             return out, final, self.outputs["chunk_states"]
         return (out, final) if self.wants_state else out

@@ -15,26 +15,37 @@ from ._options import Callback
 _module = tvm_ffi.load_module(str(Path(__file__).with_name("_packattn.so")))
 
 
-def _function(name: str) -> Callable[..., Any]:
+def raw_function(name: str) -> Callable[..., Any]:
+    """A function of the module, without what `_function` does for calls that fail."""
     function = tvm_ffi.get_global_func(f"packattn.{name}")
     # The default of tvm-ffi, but a setting of the environment can change that.
     function.release_gil = True
+    return function
+
+
+def _function(name: str) -> Callable[..., Any]:
+    function = raw_function(name)
 
     def call_native(*args: Any) -> Any:
         try:
             return function(*args)
         except BaseException:
-            for arg in args:
-                if isinstance(arg, Callback) and arg.raised is not None:
-                    raise arg.taken() from None
-            # An argument may not have got there: what can be said of it goes in its place, to be
-            # refused beside all other faults.
-            said = [_passable(arg) for arg in args]
-            if all(new is old for new, old in zip(said, args, strict=True)):
-                raise
-        return function(*said)
+            return after_exception(function, args)
 
     return call_native
+
+
+def after_exception(function: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+    """What a call that raised gives instead; called from the handler of its exception."""
+    for arg in args:
+        if isinstance(arg, Callback) and arg.raised is not None:
+            raise arg.taken() from None
+    # An argument may not have got there: what can be said of it goes in its place, to be refused
+    # beside all other faults.
+    said = [_passable(arg) for arg in args]
+    if all(new is old for new, old in zip(said, args, strict=True)):
+        raise
+    return function(*said)
 
 
 def _passable(arg: Any) -> Any:
@@ -74,7 +85,7 @@ block_table_row = _function("block_table_row")
 pack = _function("pack")
 unpack = _function("unpack")
 
-attention = _function("attention")
+attention = raw_function("attention")
 check_attention = _function("check_attention")
 why_attention = _function("why_attention")
 attention_workspace_bytes = _function("attention_workspace_bytes")

@@ -3,8 +3,9 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 Align = Literal["bottom_right", "top_left"]
 CheckLevel = Literal["host", "device", "full"]
@@ -23,6 +24,40 @@ STATE_LAYOUT = {None: -1, "k_first": 0, "v_first": 1}
 SIDE = {"query": 0, "key": 1}
 OP = {"attention": 0, "kda_recurrent": 1, "kda_chunk": 2}
 KDA_OP = {name: number for name, number in OP.items() if name != "attention"}
+
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+
+def options_of(function: Callable[..., Any]) -> dict[str, Any]:
+    """The keyword-only arguments of an operation and their defaults."""
+    return {
+        name: parameter.default
+        for name, parameter in inspect.signature(function).parameters.items()
+        if parameter.kind is inspect.Parameter.KEYWORD_ONLY
+    }
+
+
+def with_options_of(operation: Callable[..., Any]) -> Callable[[_Function], _Function]:
+    """Shows the keyword arguments that ``**options`` passes on in the signature of a function."""
+    shared = inspect.signature(operation).parameters.values()
+
+    def decorate(function: _Function) -> _Function:
+        own = inspect.signature(function)
+        kept = [p for p in own.parameters.values() if p.kind is not p.VAR_KEYWORD]
+        kept += [p for p in shared if p.kind is p.KEYWORD_ONLY and p.name not in own.parameters]
+        function.__signature__ = own.replace(parameters=kept)  # type: ignore[attr-defined]
+        return function
+
+    return decorate
+
+
+def unknown_options(operation: str, given: Mapping[str, Any], known: Mapping[str, Any]) -> Any:
+    """Rows for CallReader::faults, one for each keyword argument that there is not."""
+    return [
+        ["PA1105", name, operation, "", ", ".join(known), ""]
+        for name in sorted(given.keys() - known.keys())
+    ]
 
 
 def choice(table: Mapping[Any, int], value: Any) -> int | str:

@@ -80,7 +80,14 @@ def _view_other(value: Any) -> str:
     return f"a {type(value).__name__}"
 
 
+def _view_masked(_: Any) -> str:
+    # Its memory has numbers at the masked places too.
+    return "a masked array; its filled(value) says what the masked elements are"
+
+
 def _handler(kind: type) -> Callable[[Any], Any]:
+    if issubclass(kind, np.ma.MaskedArray):
+        return _view_masked
     if issubclass(kind, np.ndarray):
         return _view_numpy
     describe = getattr(kind, "_packattn_describe", None)
@@ -94,22 +101,31 @@ def _handler(kind: type) -> Callable[[Any], Any]:
     return _view_other
 
 
-_handlers: dict[type, Callable[[Any], Any]] = {type(None): _view_nothing}
+class _Views(dict[type, Callable[[Any], Any]]):
+    """How tensors of each type become what the native module reads."""
+
+    def __missing__(self, kind: type) -> Callable[[Any], Any]:
+        self[kind] = found = _handler(kind)
+        return found
+
+
+class _UnrunViews(_Views):
+    """The same for calls that are only checked, which take a tensor without memory too."""
+
+    def __missing__(self, kind: type) -> Callable[[Any], Any]:
+        self[kind] = found = getattr(kind, "_packattn_describe_unrun", VIEWS[kind])
+        return found
+
+
+# Indexed with a type rather than called with a tensor: a call less for each tensor of each call.
+VIEWS = _Views()
+VIEWS[type(None)] = _view_nothing
+UNRUN_VIEWS = _UnrunViews()
 
 
 def view(value: Any) -> Any:
     """What the native module reads in place of ``value``."""
-    kind = type(value)
-    handler = _handlers.get(kind)
-    if handler is None:
-        handler = _handlers[kind] = _handler(kind)
-    return handler(value)
-
-
-def view_unrun(value: Any) -> Any:
-    """The same for a call that is only checked, which takes a tensor without memory too."""
-    unrun = getattr(type(value), "_packattn_describe_unrun", None)
-    return view(value) if unrun is None else unrun(value)
+    return VIEWS[type(value)](value)
 
 
 def boundaries(value: Any) -> Any:
@@ -129,13 +145,29 @@ def is_torch(value: Any) -> bool:
     return torch is not None and isinstance(value, torch.Tensor)
 
 
+# torch's functions that tell whether autograd records, once torch is there.
+_is_grad_enabled: Any = None
+_forward_ad: Any = None
+
+
+def recording() -> bool:
+    """Whether autograd would record calls on tensors that ask for it."""
+    global _is_grad_enabled, _forward_ad
+    if _forward_ad is None:
+        torch = sys.modules.get("torch")
+        if torch is None:
+            return False
+        _is_grad_enabled, _forward_ad = torch.is_grad_enabled, torch.autograd.forward_ad
+    return _is_grad_enabled() or _forward_ad._current_level >= 0
+
+
 def expects_gradient(*tensors: Any) -> bool:
     """Whether autograd would record a call on these."""
-    torch = sys.modules.get("torch")
-    if torch is None:
+    if not recording():
         return False
-    dual = torch.autograd.forward_ad
-    if getattr(dual, "_current_level", -1) >= 0:
+    torch = sys.modules["torch"]
+    dual = _forward_ad
+    if dual._current_level >= 0:
         given = (tensor for tensor in tensors if isinstance(tensor, torch.Tensor))
         if any(dual.unpack_dual(tensor).tangent is not None for tensor in given):
             return True
@@ -179,6 +211,14 @@ def shape_of(value: Any) -> tuple[int, ...] | None:
     return shape if isinstance(shape, tuple) else None
 
 
+def empty_like(like: Any, shape: tuple[int, ...]) -> Any:
+    """`empty` of the shape that ``like`` has."""
+    torch = sys.modules.get("torch")
+    if torch is not None and type(like) is torch.Tensor and like.layout is torch.strided:
+        return torch.empty_like(like)
+    return empty(shape, like)
+
+
 def empty(shape: Sequence[int], like: Any, dtype: str | None = None) -> Any:
     """A new tensor of the kind and on the device of ``like``, of its element type or of the named
     one. Producers of DLPack other than NumPy and torch get a NumPy array; None if there is no way.
@@ -188,7 +228,7 @@ def empty(shape: Sequence[int], like: Any, dtype: str | None = None) -> Any:
         if like.layout is not torch.strided:
             return None
         if dtype is None:
-            # Half the time of torch.empty, where the shape allows it.
+            # 0.8 us instead of 1.3, where the shape allows it.
             return torch.empty_like(like) if like.shape == shape else like.new_empty(shape)
         return torch.empty(shape, dtype=getattr(torch, dtype), device=like.device)
     if isinstance(like, np.ndarray):

@@ -214,8 +214,9 @@ def _traced_attention(q: Any, k: Any, v: Any, batch: Any, options: dict[str, Any
 
 def _traced_kda(op: str, inputs: tuple[Any, ...], options: dict[str, Any]) -> Any:
     *tensors, batch = inputs
+    options = {**_kda.KDA_OPTIONS, **options}
     given = {
-        name: options.get(name)
+        name: options[name]
         for name in ("out", "final_state", "read_slots", "write_slots", "chunk_states",
                      "workspace", "progress")
     }  # fmt: skip

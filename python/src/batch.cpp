@@ -2,6 +2,8 @@
 #include "batch.h"
 
 #include <algorithm>
+#include <chrono>
+#include <thread>
 
 #include <tvm/ffi/extra/c_env_api.h>
 #include <tvm/ffi/reflection/registry.h>
@@ -42,6 +44,41 @@ BatchArgument read_batch(CallReader& call) {
   return {.spec = read_spec(call)};
 }
 
+namespace {
+
+using Progress = std::function<void(std::int64_t, std::int64_t)>;
+
+// Python only notes that Ctrl-C was pressed; somebody has to ask. The calling thread works too, so
+// it asks between two of its units of work: before a callback, which could not say what a signal
+// handler has raised on its way in, and else at most 20 times a second.
+void raise_if_interrupted() {
+  if (TVMFFIEnvCheckSignals() != 0) throw ffi::EnvErrorAlreadySet();
+}
+
+void raise_if_interrupted_lately() {
+  using std::chrono::steady_clock;
+  static thread_local steady_clock::time_point asked;
+  const auto now = steady_clock::now();
+  if (now - asked < std::chrono::milliseconds(50)) return;
+  asked = now;
+  raise_if_interrupted();
+}
+
+Progress interruptible(Progress told) {
+  const auto caller = std::this_thread::get_id();
+  if (!told) {
+    return [caller](std::int64_t, std::int64_t) {
+      if (std::this_thread::get_id() == caller) raise_if_interrupted_lately();
+    };
+  }
+  return [caller, told = std::move(told)](std::int64_t done, std::int64_t total) {
+    if (std::this_thread::get_id() == caller) raise_if_interrupted();
+    told(done, total);
+  };
+}
+
+}  // namespace
+
 Context read_context(CallReader& call, const TensorView& like) {
   Context context;
   context.implementation = call.string("implementation");
@@ -58,6 +95,8 @@ Context read_context(CallReader& call, const TensorView& like) {
   if (!like.device().is_host()) {
     context.stream =
         TVMFFIEnvGetStream(static_cast<std::int32_t>(like.device().type), like.device().index);
+  } else {
+    context.progress = interruptible(std::move(context.progress));
   }
   return context;
 }

@@ -23,6 +23,26 @@ std::filesystem::path name_beside(const std::filesystem::path& path) {
   return beside;
 }
 
+[[noreturn]] void refuse(const std::filesystem::path& path, int error) {
+  fail(Code::file_unwritable,
+       {.argument = path.string(), .value = std::generic_category().message(error)});
+}
+
+// The file that a name stands for: as with any other way of writing, a link stays and what it leads
+// to is written, whether that is there already or not.
+std::filesystem::path behind_links(const std::filesystem::path& named) {
+  constexpr int most_links = 40;  // as many as Linux follows
+  std::filesystem::path path = named;
+  std::error_code error;
+  for (int links = 0; std::filesystem::is_symlink(path, error); ++links) {
+    if (links == most_links) refuse(named, ELOOP);
+    const auto target = std::filesystem::read_symlink(path, error);
+    if (error) refuse(named, error.value());
+    path = path.parent_path() / target;
+  }
+  return path;
+}
+
 // A rename would put a file in the place of a device, a pipe or a socket: who may do that to
 // /dev/null has broken the machine for everyone.
 std::filesystem::path replaceable(std::filesystem::path path) {
@@ -41,11 +61,11 @@ std::filesystem::path replaceable(std::filesystem::path path) {
 
 }  // namespace
 
-NewFile::NewFile(std::filesystem::path path)
-    : path_(replaceable(std::move(path))),
+NewFile::NewFile(const std::filesystem::path& path)
+    : path_(replaceable(behind_links(path))),
       temporary_(name_beside(path_)),
       descriptor_(::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666)) {
-  if (descriptor_ < 0) refuse(errno);
+  if (descriptor_ < 0) refuse(path_, errno);
 }
 
 NewFile::~NewFile() {
@@ -59,22 +79,17 @@ void NewFile::write(std::span<const std::byte> bytes) {
   while (!bytes.empty()) {
     const ssize_t written = ::write(descriptor_, bytes.data(), std::min(bytes.size(), at_once));
     if (written < 0 && errno == EINTR) continue;
-    if (written < 0) refuse(errno);
+    if (written < 0) refuse(path_, errno);
     bytes = bytes.subspan(static_cast<std::size_t>(written));
   }
 }
 
 void NewFile::finish() {
   // Before the rename, or a crash could leave the new name with the old disk's zeros.
-  if (::fsync(descriptor_) != 0) refuse(errno);
-  if (::rename(temporary_.c_str(), path_.c_str()) != 0) refuse(errno);
+  if (::fsync(descriptor_) != 0) refuse(path_, errno);
+  if (::rename(temporary_.c_str(), path_.c_str()) != 0) refuse(path_, errno);
   const int error = ::close(std::exchange(descriptor_, -1)) == 0 ? 0 : errno;
-  if (error != 0) refuse(error);
-}
-
-void NewFile::refuse(int error) const {
-  fail(Code::file_unwritable,
-       {.argument = path_.string(), .value = std::generic_category().message(error)});
+  if (error != 0) refuse(path_, error);
 }
 
 }  // namespace packattn::io

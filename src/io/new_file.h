@@ -8,10 +8,11 @@
 namespace packattn::io {
 
 /// A file that appears under its name only when it is complete: it is written beside, and renamed.
-/// Raises PA7004. Without `finish` nothing is left behind.
+/// A link stays, and the file it leads to is written. Raises PA7004. Without `finish` nothing is
+/// left behind.
 class NewFile {
  public:
-  explicit NewFile(std::filesystem::path path);
+  explicit NewFile(const std::filesystem::path& path);
   ~NewFile();
   NewFile(const NewFile&) = delete;
   NewFile& operator=(const NewFile&) = delete;
@@ -20,8 +21,6 @@ class NewFile {
   void finish();
 
  private:
-  [[noreturn]] void refuse(int error) const;
-
   std::filesystem::path path_;
   std::filesystem::path temporary_;
   int descriptor_ = -1;

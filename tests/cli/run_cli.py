@@ -131,6 +131,20 @@ class Refused(CommandTest):
         self.assertTrue((self.path / "pipe").is_fifo())
         self.assertIn("empty", self.run_command("run", name, "-o", "", status=2))
 
+    def test_a_link_stays_and_its_file_is_written(self):
+        name = self.save_attention()
+        (self.path / "folder").mkdir()
+        (self.path / "folder" / "old").write_text("old")
+        links = {"to_old": "folder/old", "to_new": "folder/new", "twice": "to_old"}
+        for link, target in links.items():
+            (self.path / link).symlink_to(target)
+            self.run_command("run", name, "-o", link)
+            self.assertTrue((self.path / link).is_symlink())
+            self.assertGreater((self.path / target).stat().st_size, 100)
+        self.assertEqual({p.name for p in (self.path / "folder").iterdir()}, {"old", "new"})
+        (self.path / "round").symlink_to("round")
+        self.assertIn("PA7004", self.run_command("run", name, "-o", "round", status=1))
+
     def test_a_result_that_cannot_be_printed_is_a_failure(self):
         for arguments in (["explain", "PA2007"], ["errors"], ["errors", "--json"], ["--help"]):
             with open("/dev/full", "w") as full:

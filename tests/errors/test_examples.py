@@ -67,7 +67,7 @@ def check_python(text, path, name, code):
     assert alone or (code in codes and FORCED in codes and len(codes) == 2), repr(raised.value)
 
 
-@pytest.mark.parametrize(("page", "name", "code"), examples())
+@pytest.mark.parametrize(("page", "name", "code"), list(examples()))
 def test_example(page, name, code, tmp_path, monkeypatch):
     language, needs, text = page.examples[name]
     for module in needs:

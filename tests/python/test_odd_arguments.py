@@ -59,6 +59,18 @@ def test_text_that_is_not_unicode_and_numbers_that_are_too_large():
     assert len(str(refused(q, q, q, CU, implementation="x" * 10**6)[0])) < 3000
 
 
+def test_masked_arrays_are_refused():
+    q, cu = array(6, 2, 16), np.array(CU)
+    good = {"q": q, "k": q, "v": q, "batch": cu, "out": q.copy(), "sinks": q[0, :, 0]}
+    for name, value in good.items():
+        with pytest.raises(packattn.Error, match="filled") as caught:
+            packattn.attention(**{**good, name: np.ma.masked_array(value)})
+        named = {"batch": "cu_seqlens_q"}.get(name, name)
+        assert ("PA1104", named) == (caught.value.code, caught.value.faults[0].argument)
+    with pytest.raises(packattn.Error, match="filled"):
+        packattn.pack(np.ma.masked_array(q.reshape(2, 3, 2, 16)), [0, 3, 6])
+
+
 def test_check_kda_knows_its_operations():
     x = array(1, 6, 2, 16)
     for op in ("attention", "nope", None):

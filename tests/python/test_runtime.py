@@ -30,6 +30,30 @@ def test_the_interpreter_is_free_during_a_call(rng):
     assert turns > 1000
 
 
+class AlarmError(Exception):
+    pass
+
+
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="no timers on this system")
+@pytest.mark.parametrize("progress", [None, lambda done, total: None])
+def test_a_signal_ends_a_call(rng, progress):
+    def ring(*_):
+        raise AlarmError
+
+    # Minutes of work, of which nothing more is done once the handler has raised.
+    q = rng.standard_normal((50_000, 16, 64), np.float32)
+    before = signal.signal(signal.SIGALRM, ring)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.2)
+        with pytest.raises(AlarmError):
+            packattn.attention(q, q, q, [0, 50_000], progress=progress)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    few = q[:9]
+    assert np.isfinite(packattn.attention(few, few, few, [0, 9])).all()
+
+
 def test_calls_from_many_threads_share_a_batch(rng):
     q = rng.standard_normal((200, 2, 16), np.float32)
     batch = packattn.PackedBatch.from_lengths([50, 0, 150])
