@@ -94,7 +94,8 @@ def attention(
     :param implementation: a name from `packattn.implementations`; None picks the best.
     :param threads: CPU threads, 0 for all that the process may use. Changes no bit.
     :param check_level: ``"host"`` checks every value that the host has, ``"device"`` lets the
-        planner check boundaries on a device, ``"full"`` reads back and checks everything.
+        planner check boundaries on a device; ``"full"`` is ``"host"`` and, for KDA, also the values
+        of gates on the host.
     :param workspace: uint8 scratch memory of at least `attention_workspace_bytes`, aligned to 64
         bytes, on the device of the tensors; allocated if not given.
     :param progress: called with finished and total units of work, from a worker thread.
@@ -162,9 +163,10 @@ _OPTIONS = options_of(attention)
 def check_attention(
     q: Tensor, k: Tensor, v: Tensor, batch: BatchLike, **options: Unpack[AttentionOptions]
 ) -> list[Fault]:
-    """Every fault for which `attention` would refuse this call; empty if it would run.
+    """Every fault of the call itself, as `attention` would list them.
 
-    Nothing runs, and a call meant for a GPU is checked without one. Arguments as of `attention`.
+    Nothing runs, and a call meant for a GPU is checked without one. Whether an implementation takes
+    the call is for `why`; whether there is memory shows when it runs. Arguments as of `attention`.
     """
     return parse_faults(_native.check_attention(*_unrun(q, k, v, batch, options))[1])
 

@@ -148,6 +148,8 @@ def kda_recurrent(
         has no chunks and refuses ``chunk_states``.
     :param workspace: uint8 scratch memory of at least `kda_workspace_bytes`, aligned to 64 bytes;
         allocated if not given.
+    :param check_level: as of `attention`; ``"full"`` also checks that given gates on the host are
+        not above 0.
     :param progress: called with finished and total units of work, from a worker thread.
     :returns: ``out``, or ``(out, final state)`` with ``output_final_state``.
     :raises packattn.Error: with every fault found (PA1xxx to PA6xxx), before anything runs.
@@ -203,9 +205,10 @@ def check_kda(
     op: str = "kda_chunk",
     **options: Unpack[KdaOptions],
 ) -> list[Fault]:
-    """Every fault for which ``op`` (`kda_chunk` or `kda_recurrent`) would refuse this call.
+    """Every fault of the call itself, as ``op`` (`kda_chunk` or `kda_recurrent`) would list them.
 
-    Nothing runs, and a call meant for a GPU is checked without one.
+    Nothing runs, and a call meant for a GPU is checked without one. Whether an implementation takes
+    the call is for `why_kda`; whether there is memory shows when it runs.
     """
     call = _Call(op, q, k, v, g, beta, batch, options)
     call.plan_outputs()
