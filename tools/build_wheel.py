@@ -5,8 +5,8 @@
     tools/build_wheel.py [--out dist] [--cuda ON|OFF|AUTO] [--no-try]
 
 pip builds it, auditwheel reads from its symbols which systems can load it and names it after them
-(manylinux_2_34: glibc 2.34 or newer, as in Debian 12, Ubuntu 22.04, RHEL 9). Then the wheel goes into
-a fresh environment without a compiler, with NumPy alone, and has to run the quick start there.
+(manylinux_2_34: glibc 2.34 or newer, as in Debian 12, Ubuntu 22.04, RHEL 9). Then the wheel goes
+into a fresh environment without a compiler, with NumPy alone, and has to run the quick start there.
 """
 
 import argparse
