@@ -27,6 +27,12 @@ bool check_form(NamedView t, FaultList& faults) {
                                         .limit = dtype_list({DType::i32, DType::i64})});
     fine = false;
   }
+  if (t.view.rank() == 1 && t.view.size(0) < 0) {
+    faults.add(Code::negative_size, {.argument = str(t.name),
+                                     .position = "dimension 0",
+                                     .value = std::to_string(t.view.size(0))});
+    fine = false;
+  }
   if (fine && t.view.numel() > 0 && t.view.data() == nullptr) {
     faults.add(Code::null_data, {.argument = str(t.name), .value = std::to_string(t.view.numel())});
     fine = false;
@@ -119,7 +125,6 @@ std::optional<std::vector<std::int64_t>> read_cu_seqlens(NamedView cu, NamedView
   if (host_fine) check_host_copy(cu, host, faults);
 
   const NamedView& source = cu.view.device().is_host() ? cu : host;
-  if (!cu.view.device().is_host()) state.device = cu.view.device();
   if (!source.view.present() || !source.view.device().is_host()) {
     state.host_known = false;
     return {};
@@ -282,10 +287,7 @@ void read_pages(NamedView seqlens_k, NamedView table, BatchState& state, FaultLi
   state.pages_per_sequence = table.view.size(1);
   const Device where = table.view.device();
   if (!where.is_host() || lengths_on_device) {
-    // The planner reads all of the boundaries where they are, so none may be elsewhere.
     state.host_known = false;
-    state.device = where.is_host() ? seqlens_k.view.device() : where;
-    if (seqlens_k.view.present()) checks.same_device(seqlens_k, table);
     return;
   }
   for (std::int64_t n = 0; n < table.view.size(0); ++n) {

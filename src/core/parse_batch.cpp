@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <iterator>
 #include <numeric>
 #include <optional>
 
@@ -46,7 +47,15 @@ void check_host_has_original(const SideSpec& side, FaultList& faults) {
 void from_cu_seqlens(const SideSpec& spec, BatchSide& side, BatchState& state, FaultList& faults) {
   side.argument = spec.cu_seqlens.name.data();
   const auto values = read_cu_seqlens(spec.cu_seqlens, spec.host, side, state, faults);
-  if (!values) return;
+  if (!values) {
+    // Nothing on a device reads lengths beside cu_seqlens: gaps would be taken for rows.
+    if (spec.lengths.view.present() && !state.host_known) {
+      faults.add(Code::boundaries_on_device, {.argument = std::string(spec.cu_seqlens.name),
+                                              .position = "the form with lengths beside it",
+                                              .value = to_string(spec.cu_seqlens.view.device())});
+    }
+    return;
+  }
   for (std::size_t n = 0; n + 1 < values->size(); ++n) {
     side.starts.push_back((*values)[n]);
     // A difference beyond 64 bits is a decrease or a start that was reported: any length will do.
@@ -169,10 +178,32 @@ void parse_key_side(const BatchSpec& spec, BatchState& state, FaultList& faults)
   state.shared = !any && !state.paged;
   if (state.paged) {
     read_pages(seqlens_k, table, state, faults);
-    const NamedView cu{spec.cu_seqlens_q, "cu_seqlens_q"};
-    if (!state.host_known && cu.view.present()) TensorChecks(faults).same_device(cu, table);
   } else if (!state.shared) {
     parse_side(side, /*written=*/false, state.k, state, faults);
+  }
+}
+
+/// The planner reads boundaries that only a device has, and all the others there too.
+void check_one_place(const BatchSpec& spec, BatchState& state, FaultList& faults) {
+  const NamedView given[] = {{spec.cu_seqlens_q, "cu_seqlens_q"},
+                             {spec.lengths_q, "lengths_q"},
+                             {spec.starts_q, "starts_q"},
+                             {spec.padding_mask_q, "padding_mask_q"},
+                             {spec.position_ids, "position_ids"},
+                             {spec.cu_seqlens_k, "cu_seqlens_k"},
+                             {spec.lengths_k, "lengths_k"},
+                             {spec.starts_k, "starts_k"},
+                             {spec.padding_mask_k, "padding_mask_k"},
+                             {spec.seqlens_k, "seqlens_k"},
+                             {spec.block_table, "block_table"}};
+  const auto there = std::find_if(std::begin(given), std::end(given), [](const NamedView& t) {
+    return t.view.present() && !t.view.device().is_host();
+  });
+  if (there == std::end(given)) return;
+  state.device = there->view.device();
+  if (state.host_known) return;
+  for (const NamedView& t : given) {
+    if (t.view.present()) TensorChecks(faults).same_device(t, *there);
   }
 }
 
@@ -183,6 +214,7 @@ void parse_batch(const BatchSpec& spec, BatchState& state, FaultList& faults) {
   state.on_device = spec;
   parse_query_side(spec, state, faults);
   parse_key_side(spec, state, faults);
+  check_one_place(spec, state, faults);
 
   const BatchSide& k = state.side(Side::key);
   state.size = std::max<std::int64_t>(0, state.q.count);

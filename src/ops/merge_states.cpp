@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Joins two partial attention results over disjoint keys (docs/mathematics.md, section 1).
+// Joins two partial attention results over disjoint keys (docs/mathematics.md).
 #include <algorithm>
 #include <cmath>
 #include <limits>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Softmax attention as docs/mathematics.md section 1 states it: one row at a time, fp64 throughout,
+// Softmax attention as docs/mathematics.md states it: one row at a time, fp64 throughout,
 // every option. This is what all other implementations are compared with.
 #include <algorithm>
 #include <cmath>

@@ -33,9 +33,10 @@ class BatchFaults : public testing::Test {
     kept_.push_back(std::move(tensor));
     return kept_.back().view();
   }
-  static TensorView on_cuda(const TensorView& t) {
-    const std::int64_t size = t.size(0);
-    return {reinterpret_cast<void*>(64), t.dtype(), {DeviceType::cuda, 0}, {&size, 1}};
+  static TensorView on_cuda(const TensorView& t, int index = 0) {
+    std::vector<std::int64_t> sizes;
+    for (int dim = 0; dim < t.rank(); ++dim) sizes.push_back(t.size(dim));
+    return {reinterpret_cast<void*>(64), t.dtype(), {DeviceType::cuda, index}, sizes};
   }
   std::vector<Guarded> kept_ = [] {
     std::vector<Guarded> v;
@@ -215,6 +216,43 @@ TEST_F(BatchFaults, OnADeviceWhereValuesAreNeeded) {
   EXPECT_THAT(check_batch({.lengths_q = on_cuda(i32({2}))}),
               ElementsAre(IsFault(Code::boundaries_on_device, "lengths_q", "this form of the batch",
                                   "cuda:0")));
+}
+
+TEST_F(BatchFaults, WhatOnlyADeviceHasLiesOnOneDevice) {
+  const auto ends = on_cuda(i32({0, 2}));
+  EXPECT_THAT(check_batch({.cu_seqlens_q = ends, .cu_seqlens_k = on_cuda(i32({0, 2}))}),
+              testing::IsEmpty());
+  EXPECT_THAT(check_batch({.cu_seqlens_q = ends, .cu_seqlens_k = i32({0, 2})}),
+              ElementsAre(IsFault(Code::tensor_device, "cu_seqlens_k", "cu_seqlens_q", "cpu")));
+  EXPECT_THAT(check_batch({.cu_seqlens_q = i32({0, 2}), .cu_seqlens_k = ends}),
+              ElementsAre(IsFault(Code::tensor_device, "cu_seqlens_q", "cu_seqlens_k", "cpu")));
+  EXPECT_THAT(check_batch({.cu_seqlens_q = ends, .cu_seqlens_k = on_cuda(i32({0, 2}), 1)}),
+              ElementsAre(IsFault(Code::tensor_device, "cu_seqlens_k", "cu_seqlens_q", "cuda:1")));
+  EXPECT_THAT(check_batch({.lengths_q = i32({2}),
+                           .seqlens_k = on_cuda(i32({2})),
+                           .block_table = on_cuda(keep(Guarded(DType::i32, {1, 1})))}),
+              ElementsAre(IsFault(Code::tensor_device, "lengths_q", "seqlens_k", "cpu")));
+  // With a copy on the host nothing is read there.
+  EXPECT_THAT(
+      check_batch({.cu_seqlens_q = ends, .cu_seqlens_k = i32({0, 2}), .host_q = i32({0, 2})}),
+      testing::IsEmpty());
+}
+
+TEST_F(BatchFaults, GapsNeedTheHost) {
+  EXPECT_THAT(check_batch({.cu_seqlens_q = on_cuda(i32({0, 2})), .lengths_q = on_cuda(i32({1}))}),
+              ElementsAre(IsFault(Code::boundaries_on_device, "cu_seqlens_q",
+                                  "the form with lengths beside it", "cuda:0")));
+}
+
+TEST_F(BatchFaults, NegativeSizes) {
+  const std::int64_t size = -1;
+  const TensorView ends{reinterpret_cast<void*>(64), DType::i32, {}, {&size, 1}};
+  EXPECT_THAT(check_batch({.cu_seqlens_q = ends}),
+              ElementsAre(IsFault(Code::negative_size, "cu_seqlens_q", "dimension 0", "-1")));
+  EXPECT_THAT(check_batch({.lengths_q = ends}),
+              ElementsAre(IsFault(Code::negative_size, "lengths_q", "dimension 0", "-1")));
+  EXPECT_THAT(check_batch({.cu_seqlens_q = i32({0, 1}), .host_q = ends}),
+              ElementsAre(IsFault(Code::negative_size, "host_q", "dimension 0", "-1")));
 }
 
 TEST_F(BatchFaults, TheConstructorThrowsThemAll) {

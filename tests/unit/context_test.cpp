@@ -138,7 +138,9 @@ TEST(InjectedFaults, EveryOneThatIsOfferedMeetsTheCallAndEndsWithIt) {
     const Injected injected({.device_fault = code});
     AttentionArgs args = placement.args();
     for (TensorView* t : {&args.q, &args.k, &args.v, &args.out, &args.lse}) {
-      *t = {t->data(), t->dtype(), {DeviceType::cuda, 0}, t->shape()};
+      std::vector<std::int64_t> sizes;
+      for (int dim = 0; dim < t->rank(); ++dim) sizes.push_back(t->size(dim));
+      *t = {t->data(), t->dtype(), {DeviceType::cuda, 0}, sizes};
     }
     EXPECT_THAT(faults_of([&] { attention(args, placement.batch(), placement.options()); }),
                 ElementsAre(testing::Field(&Fault::code, code)));
