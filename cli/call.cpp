@@ -4,14 +4,13 @@
 #include <algorithm>
 #include <bit>
 #include <cstdint>
+#include <iterator>
+#include <string_view>
 
 #include <fmt/format.h>
 
 namespace packattn::cli {
-namespace {
 
-/// A view that is never dereferenced: every call gives another aligned address, far from all
-/// others.
 TensorView imaginary(DType dtype, Device device, const std::vector<std::int64_t>& shape) {
   static std::uintptr_t next = std::uintptr_t{1} << 58;
   next += std::uintptr_t{1} << 50;
@@ -26,16 +25,18 @@ std::vector<std::int64_t> shape_of(const TensorView& tensor) {
   return shape;
 }
 
+std::int64_t sequences_of(const Call& call) {
+  if (!call.has_batch) return call.input().rank() == 4 ? call.input().size(0) : 0;
+  return check_batch(call.spec).empty() ? PackedBatch(call.spec).size() : 0;
+}
+
+namespace {
+
 // Faults of the inputs are the caller's; an output made to fit them must not add its own.
 std::vector<std::int64_t> out_shape(const TensorView& q, const TensorView& v, int heads_of_v) {
   std::vector<std::int64_t> shape = shape_of(heads_of_v != 0 ? v : q);
   if (!shape.empty() && v.rank() > 0 && v.rank() <= TensorView::max_rank) shape.back() = v.size(-1);
   return shape;
-}
-
-std::int64_t sequences_of(const Call& call) {
-  if (!call.has_batch) return call.kda.q.rank() == 4 ? call.kda.q.size(0) : 0;
-  return check_batch(call.spec).empty() ? PackedBatch(call.spec).size() : 0;
 }
 
 std::vector<std::int64_t> state_shape(const Call& call, std::int64_t count) {
@@ -76,19 +77,34 @@ void place_kda_outputs(Call& call, std::map<std::string, TensorView*>& outputs) 
 
 }  // namespace
 
-std::string to_string(Op op) {
+const TensorView& Call::input() const {
   switch (op) {
-    case Op::attention: return "attention";
-    case Op::kda_recurrent: return "kda_recurrent";
-    case Op::kda_chunk: break;
+    case Op::attention: return attention.q;
+    case Op::kda_recurrent:
+    case Op::kda_chunk: return kda.q;
+    case Op::kda_gate: return gate.g;
+    case Op::l2norm: return l2norm.x;
+    case Op::short_convolution: return convolution.x;
+    case Op::gated_rms_norm: break;
   }
-  return "kda_chunk";
+  return rms_norm.x;
+}
+
+const char* Call::input_name() const {
+  if (!is_layer(op)) return "q";
+  return op == Op::kda_gate ? "g" : "x";
+}
+
+TensorView* Call::state() {
+  if (is_kda()) return &kda.state;
+  return op == Op::short_convolution ? &convolution.state : nullptr;
 }
 
 std::map<std::string, TensorView*> place_outputs(Call& call) {
   std::map<std::string, TensorView*> outputs;
-  if (!call.q().present()) return outputs;
-  if (call.op != Op::attention) {
+  if (!call.input().present()) return outputs;
+  if (is_layer(call.op)) return place_layer_outputs(call);
+  if (call.is_kda()) {
     place_kda_outputs(call, outputs);
     return outputs;
   }
@@ -105,15 +121,17 @@ std::map<std::string, TensorView*> place_outputs(Call& call) {
 
 std::vector<Fault> check(const Call& call) {
   std::vector<Fault> faults =
-      call.op == Op::attention
+      is_layer(call.op) ? check_layer(call)
+      : call.op == Op::attention
           ? check_attention(call.attention, call.spec, call.attention_options, call.context)
           : check_kda(call.op, call.kda, call.has_batch ? &call.spec : nullptr, call.kda_options,
                       call.context);
   // The command makes the outputs to fit the inputs. Where those are wrong, the outputs can only be
   // wrong too, and nobody gave them.
   const auto of_output = [](const Fault& fault) {
-    const bool output = fault.argument == "out" || fault.argument == "lse" ||
-                        fault.argument == "final_state" || fault.argument == "chunk_states";
+    static constexpr std::string_view made[] = {"out", "lse", "final_state", "chunk_states",
+                                                "residual_out"};
+    const bool output = std::ranges::find(made, fault.argument) != std::end(made);
     return output && static_cast<unsigned>(fault.code) / 1000 == 1;
   };
   if (!std::ranges::all_of(faults, of_output)) std::erase_if(faults, of_output);
@@ -121,11 +139,13 @@ std::vector<Fault> check(const Call& call) {
 }
 
 std::optional<PackedBatch> make_batch(const Call& call) {
-  if (call.op != Op::attention && !call.has_batch) return {};
-  return PackedBatch(call.spec);
+  const bool needed = call.op == Op::attention || call.op == Op::short_convolution;
+  if (needed || (call.is_kda() && call.has_batch)) return PackedBatch(call.spec);
+  return {};
 }
 
 std::vector<Verdict> why(const Call& call, const PackedBatch* batch) {
+  if (is_layer(call.op)) return why_layer(call, batch);
   if (call.op == Op::attention) {
     return why_attention(call.attention, *batch, call.attention_options, call.context);
   }
@@ -143,16 +163,23 @@ void run(const Call& call, const PackedBatch* batch) {
       return;
     case Op::kda_recurrent: run_kda([](const auto&... x) { kda_recurrent(x...); }); return;
     case Op::kda_chunk: run_kda([](const auto&... x) { kda_chunk(x...); }); return;
+    default: run_layer(call, batch);
   }
 }
 
 std::string describe(const Call& call, const PackedBatch* batch) {
-  const TensorView& q = call.q();
-  std::string tokens = batch ? fmt::format("{} sequences, {} query and {} key tokens",
-                                           batch->size(), batch->rows_q(), batch->rows_k())
-                             : fmt::format("{} sequences of {} tokens", q.size(0), q.size(1));
-  return fmt::format("{}: {}, q {} {}", to_string(call.op), tokens, q.shape_string(),
-                     to_string(q.dtype()));
+  const TensorView& input = call.input();
+  std::string rows;
+  if (batch && call.op == Op::short_convolution) {
+    rows = fmt::format("{} sequences, {} tokens, ", batch->size(), batch->rows_q());
+  } else if (batch) {
+    rows = fmt::format("{} sequences, {} query and {} key tokens, ", batch->size(), batch->rows_q(),
+                       batch->rows_k());
+  } else if (call.is_kda()) {
+    rows = fmt::format("{} sequences of {} tokens, ", input.size(0), input.size(1));
+  }
+  return fmt::format("{}: {}{} {} {}", to_string(call.op), rows, call.input_name(),
+                     input.shape_string(), to_string(input.dtype()));
 }
 
 }  // namespace packattn::cli

@@ -31,7 +31,9 @@ constexpr std::pair<std::string_view, DType> dtype_names[] = {
 };
 
 // The checks never look at the elements of these, so that they may be of any size.
-constexpr std::string_view only_shapes[] = {"q", "k", "v", "g", "beta", "state", "initial_state"};
+constexpr std::string_view only_shapes[] = {
+    "q", "k",    "v",        "g",      "beta", "state", "initial_state",
+    "x", "gate", "residual", "weight", "bias"};
 // Any other tensor is small; one that is not is a slip of the pen.
 constexpr std::int64_t most_elements = 1 << 20;
 

@@ -18,7 +18,7 @@ namespace packattn::cli {
 ///                "cu_seqlens_q": [0, 12, 20],
 ///                "block_table": {"dtype": "int32", "shape": [2, 1], "values": [4, 0]}},
 ///    "options": {"causal": true, "window_left": 128}}
-/// A list is an int64 tensor. q, k, v, g, beta and states have no memory behind them.
+/// A list is an int64 tensor. Inputs, weights and states have no memory behind them.
 struct Description {
   std::map<std::string, TensorView> tensors;
   std::map<std::string, std::string> options;

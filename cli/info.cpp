@@ -45,7 +45,13 @@ std::vector<Verdict> verdicts(Op op) {
                     .lse = {}};
   call.kda.q = call.kda.k = call.kda.v = call.kda.g = view(ones, {1, 1, 1, 64});
   call.kda.beta = view(ones, {1, 1, 1});
-  call.kda.out = view(out, {1, 1, 1, 64});
+  call.kda.out = call.gate.out = view(out, {1, 1, 1, 64});
+  call.gate.g = view(ones, {1, 1, 1, 64});
+  call.gate.A_log = view(ones, {1});
+  call.l2norm = {.x = view(ones, {1, 64}), .out = view(out, {1, 64})};
+  call.rms_norm.x = call.convolution.x = view(ones, {1, 64});
+  call.convolution.weight = view(ones, {64, 1});
+  call.rms_norm.out = call.convolution.out = view(out, {1, 64});
   const std::int64_t one = 1;
   const PackedBatch batch = PackedBatch::from_lengths({&one, 1});
   return why(call, &batch);
@@ -59,7 +65,7 @@ ordered_json about() {
                     {"threads", std::thread::hardware_concurrency()},
                     {"records", records().size()},
                     {"implementations", ordered_json::object()}};
-  for (const Op op : {Op::attention, Op::kda_recurrent, Op::kda_chunk}) {
+  for (const Op op : all_ops) {
     auto& list = info["implementations"][to_string(op)] = ordered_json::array();
     for (const Verdict& verdict : verdicts(op)) {
       ordered_json row{{"name", verdict.implementation}, {"runs_here", !verdict.declined}};

@@ -3,6 +3,8 @@
 
 #include <utility>
 
+#include "fault.h"
+
 namespace packattn::cli {
 namespace {
 
@@ -29,6 +31,21 @@ constexpr Field<KdaArgs> kda_fields[]{{"q", &KdaArgs::q},
                                       {"read_slots", &KdaArgs::read_slots},
                                       {"write_slots", &KdaArgs::write_slots},
                                       {"num_accepted_tokens", &KdaArgs::num_accepted_tokens}};
+constexpr Field<KdaGateArgs> gate_fields[]{
+    {"g", &KdaGateArgs::g}, {"A_log", &KdaGateArgs::A_log}, {"dt_bias", &KdaGateArgs::dt_bias}};
+constexpr Field<L2NormArgs> l2norm_fields[]{{"x", &L2NormArgs::x}};
+constexpr Field<ShortConvolutionArgs> convolution_fields[]{
+    {"x", &ShortConvolutionArgs::x},
+    {"weight", &ShortConvolutionArgs::weight},
+    {"bias", &ShortConvolutionArgs::bias},
+    {"state", &ShortConvolutionArgs::state},
+    {"initial_state", &ShortConvolutionArgs::initial_state},
+    {"slots", &ShortConvolutionArgs::slots}};
+constexpr Field<GatedRmsNormArgs> rms_norm_fields[]{{"x", &GatedRmsNormArgs::x},
+                                                    {"gate", &GatedRmsNormArgs::gate},
+                                                    {"weight", &GatedRmsNormArgs::weight},
+                                                    {"bias", &GatedRmsNormArgs::bias},
+                                                    {"residual", &GatedRmsNormArgs::residual}};
 constexpr Field<BatchSpec> batch_fields[]{{"cu_seqlens_q", &BatchSpec::cu_seqlens_q},
                                           {"cu_seqlens_k", &BatchSpec::cu_seqlens_k},
                                           {"host_q", &BatchSpec::host_q},
@@ -42,6 +59,20 @@ constexpr Field<BatchSpec> batch_fields[]{{"cu_seqlens_q", &BatchSpec::cu_seqlen
                                           {"padding_mask_q", &BatchSpec::padding_mask_q},
                                           {"padding_mask_k", &BatchSpec::padding_mask_k},
                                           {"position_ids", &BatchSpec::position_ids}};
+
+/// Tensors that a file has to have.
+std::vector<const char*> needed(Op op) {
+  switch (op) {
+    case Op::attention: return {"q", "k", "v"};
+    case Op::kda_recurrent:
+    case Op::kda_chunk: return {"q", "k", "v", "g", "beta"};
+    case Op::kda_gate: return {"g"};
+    case Op::short_convolution: return {"x", "weight"};
+    case Op::l2norm:
+    case Op::gated_rms_norm: break;
+  }
+  return {"x"};
+}
 
 }  // namespace
 
@@ -81,20 +112,23 @@ void Input::bind(Call& call) const {
       missing.push_back(error.faults().front());
     }
   };
-  for (const char* name : {"q", "k", "v"}) need(name);
-  if (call.op != Op::attention) {
-    for (const char* name : {"g", "beta"}) need(name);
-  }
+  for (const char* name : needed(call.op)) need(name);
   if (!missing.empty()) throw Error(std::move(missing));
 
   const auto fill = [&](auto& group, const auto& fields) {
     for (const auto& [name, field] : fields) group.*field = find(name);
   };
-  if (call.op == Op::attention) {
-    fill(call.attention, attention_fields);
-    fill(call.attention_options, attention_option_fields);
-  } else {
-    fill(call.kda, kda_fields);
+  switch (call.op) {
+    case Op::attention:
+      fill(call.attention, attention_fields);
+      fill(call.attention_options, attention_option_fields);
+      break;
+    case Op::kda_recurrent:
+    case Op::kda_chunk: fill(call.kda, kda_fields); break;
+    case Op::kda_gate: fill(call.gate, gate_fields); break;
+    case Op::l2norm: fill(call.l2norm, l2norm_fields); break;
+    case Op::short_convolution: fill(call.convolution, convolution_fields); break;
+    case Op::gated_rms_norm: fill(call.rms_norm, rms_norm_fields); break;
   }
   fill(call.spec, batch_fields);
   // Self-attention files often have one set of boundaries, without a suffix.
@@ -102,6 +136,16 @@ void Input::bind(Call& call) const {
   for (const auto& [name, field] : batch_fields) {
     call.has_batch = call.has_batch || (call.spec.*field).present();
   }
+}
+
+Op Input::usual_op() const {
+  if (!find("q").present() && find("x").present()) {
+    fail(Code::option_value, {.argument = "op",
+                              .value = "missing, and x alone does not tell it",
+                              .limit = "short_convolution, gated_rms_norm, l2norm"});
+  }
+  if (!find("g").present()) return Op::attention;
+  return find("q").present() ? Op::kda_recurrent : Op::kda_gate;
 }
 
 }  // namespace packattn::cli

@@ -30,8 +30,8 @@ class Input {
 
   /// Fills the tensors of the call. Raises PA7003, one for each tensor a file has to have.
   void bind(Call& call) const;
-  /// The operation that the tensors fit.
-  Op usual_op() const { return find("g").present() ? Op::kda_recurrent : Op::attention; }
+  /// The operation that the tensors fit. Raises PA1104 if they do not tell it.
+  Op usual_op() const;
 
  private:
   std::optional<SafetensorsFile> file_;

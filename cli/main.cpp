@@ -27,7 +27,9 @@ constexpr const char* tensor_help =
     "The file is in safetensors form and holds the tensors under the names of the arguments: q, k, "
     "v, cu_seqlens_q (or cu_seqlens), cu_seqlens_k, lengths_q, seqlens_k, block_table, ...; for "
     "KDA "
-    "g, beta, A_log, dt_bias, state, initial_state, slots, ... Options may also stand in its "
+    "g, beta, A_log, dt_bias, state, initial_state, slots, ...; for its neighbours x, weight, "
+    "bias, "
+    "gate, residual, with --op. Options may also stand in its "
     "metadata, as packattn.<option>.";
 constexpr const char* description_help =
     " A .json file describes a call without its data: {\"tensors\": {\"q\": {\"dtype\": \"bf16\", "
@@ -84,8 +86,9 @@ class CommandLine {
   }
 
   void add_run() {
-    CLI::App* run = add_call("run", "Compute packed attention or KDA on the tensors of a file",
-                             [this] { return run_command(call_); });
+    CLI::App* run = add_call(
+        "run", "Compute packed attention, KDA or a neighbour of it on the tensors of a file",
+        [this] { return run_command(call_); });
     run->add_option("-o,--out,--output", call_.output, "safetensors file for the results")
         ->check([](const std::string& path) {
           return path.empty() ? "the name of the output is empty" : "";
@@ -110,7 +113,10 @@ class CommandLine {
     });
     const CLI::Range positive(std::int64_t{1}, std::int64_t{1} << 32);
     bench->add_option_function<std::string>(
-        "--op", [this](const std::string& name) { bench_.op = parse_op(name); },
+        "--op",
+        [this](const std::string& name) {
+          bench_.op = parse_op(name, std::span(all_ops).first(3));
+        },
         "attention (default), kda_recurrent or kda_chunk");
     bench->add_option("--lengths", bench_.lengths, "tokens of a sequence, with commas")
         ->delimiter(',')

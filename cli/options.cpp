@@ -21,11 +21,21 @@ namespace {
 using Text = const std::string&;
 using Setter = std::string (*)(Call& call, Text text);
 
-enum class For { any, attention, kda };
+/// The operations that an option belongs to.
+using Ops = std::initializer_list<Op>;
+constexpr Ops attention_only{Op::attention};
+constexpr Ops kda{Op::kda_recurrent, Op::kda_chunk};
+constexpr Ops gates{Op::kda_recurrent, Op::kda_chunk, Op::kda_gate};
+constexpr Ops states{Op::kda_recurrent, Op::kda_chunk, Op::short_convolution};
+constexpr Ops norms{Op::l2norm, Op::gated_rms_norm};
+constexpr Ops convolution{Op::short_convolution};
+constexpr Ops rms_norm{Op::gated_rms_norm};
+constexpr Ops packed{Op::attention, Op::kda_recurrent, Op::kda_chunk, Op::short_convolution};
+constexpr Ops any{};
 
 struct OptionRow {
   const char* name;
-  For op;
+  Ops ops;    ///< empty: every one
   bool flag;  ///< true or false; the command line gives it without a value
   const char* help;
   Setter set;
@@ -79,68 +89,88 @@ std::string truth(const std::string& text, T& target) {
 }
 
 constexpr OptionRow rows[] = {
-    {"softmax_scale", For::attention, false, "factor of the scores (default 1 / sqrt(D))",
+    {"softmax_scale", attention_only, false, "factor of the scores (default 1 / sqrt(D))",
      [](Call& c, Text t) { return number(t, c.attention_options.softmax_scale); }},
-    {"causal", For::attention, true, "a query sees no later key",
+    {"causal", attention_only, true, "a query sees no later key",
      [](Call& c, Text t) { return truth(t, c.attention_options.causal); }},
-    {"align", For::attention, false, "bottom_right or top_left: where the diagonal runs into",
+    {"align", attention_only, false, "bottom_right or top_left: where the diagonal runs into",
      [](Call& c, Text t) {
        return choice(t, c.attention_options.align,
                      {{"bottom_right", Align::bottom_right}, {"top_left", Align::top_left}});
      }},
-    {"window_left", For::attention, false, "keys seen before the diagonal",
+    {"window_left", attention_only, false, "keys seen before the diagonal",
      [](Call& c, Text t) { return number(t, c.attention_options.window.left); }},
-    {"window_right", For::attention, false, "keys seen after the diagonal",
+    {"window_right", attention_only, false, "keys seen after the diagonal",
      [](Call& c, Text t) { return number(t, c.attention_options.window.right); }},
-    {"softcap", For::attention, false, "bound of the scores, 0 for none",
+    {"softcap", attention_only, false, "bound of the scores, 0 for none",
      [](Call& c, Text t) { return number(t, c.attention_options.softcap); }},
-    {"lse", For::attention, true, "write lse too (default)",
+    {"lse", attention_only, true, "write lse too (default)",
      [](Call& c, Text t) { return truth(t, c.lse); }},
-    {"scale", For::kda, false, "factor of q (default 1 / sqrt(K))",
+    {"scale", kda, false, "factor of q (default 1 / sqrt(K))",
      [](Call& c, Text t) { return number(t, c.kda_options.scale); }},
-    {"gate", For::kda, false, "given, softplus or bounded: what g is",
+    {"gate", gates, false, "given, softplus or bounded: what g is",
      [](Call& c, Text t) {
-       return choice(t, c.kda_options.gate,
+       return choice(t, c.op == Op::kda_gate ? c.gate_options.gate : c.kda_options.gate,
                      {{"given", GateKind::given},
                       {"softplus", GateKind::softplus},
                       {"bounded", GateKind::bounded}});
      }},
-    {"beta_kind", For::kda, false, "given, sigmoid or two_sigmoid: what beta is",
+    {"beta_kind", kda, false, "given, sigmoid or two_sigmoid: what beta is",
      [](Call& c, Text t) {
        return choice(t, c.kda_options.beta,
                      {{"given", BetaKind::given},
                       {"sigmoid", BetaKind::sigmoid},
                       {"two_sigmoid", BetaKind::two_sigmoid}});
      }},
-    {"lower_bound", For::kda, false, "of the bounded gate (default -5)",
-     [](Call& c, Text t) { return number(t, c.kda_options.lower_bound); }},
-    {"l2norm", For::kda, true, "normalise q and k first",
+    {"lower_bound", gates, false, "of the bounded gate (default -5)",
+     [](Call& c, Text t) {
+       return number(t,
+                     c.op == Op::kda_gate ? c.gate_options.lower_bound : c.kda_options.lower_bound);
+     }},
+    {"l2norm", kda, true, "normalise q and k first",
      [](Call& c, Text t) { return truth(t, c.kda_options.l2norm); }},
-    {"state_layout", For::kda, false, "k_first or v_first: order of a state's last dimensions",
+    {"state_layout", kda, false, "k_first or v_first: order of a state's last dimensions",
      [](Call& c, Text t) {
        return choice(t, c.kda_options.state_layout,
                      {{"k_first", std::optional(StateLayout::k_first)},
                       {"v_first", std::optional(StateLayout::v_first)}});
      }},
-    {"null_slot", For::kda, false, "slot that skips its sequence (default -1)",
-     [](Call& c, Text t) { return number(t, c.kda_options.null_slot); }},
-    {"chunk_size", For::kda, false, "16, 32 or 64, of kda_chunk",
+    {"null_slot", states, false, "slot that skips its sequence (default -1)",
+     [](Call& c, Text t) {
+       return number(t, c.is_kda() ? c.kda_options.null_slot : c.convolution_options.null_slot);
+     }},
+    {"chunk_size", kda, false, "16, 32 or 64, of kda_chunk",
      [](Call& c, Text t) { return number(t, c.kda_options.chunk_size); }},
-    {"final_state", For::kda, true, "write the final states, also without initial ones",
+    {"final_state", states, true, "write the final states, also without initial ones",
      [](Call& c, Text t) { return truth(t, c.final_state); }},
-    {"chunk_states", For::kda, true, "write the states at chunk starts (kda_chunk)",
+    {"chunk_states", kda, true, "write the states at chunk starts (kda_chunk)",
      [](Call& c, Text t) { return truth(t, c.chunk_states); }},
-    {"fp32_out", For::any, true, "out in fp32 instead of q's dtype",
+    {"silu", convolution, true, "silu of the result",
+     [](Call& c, Text t) { return truth(t, c.convolution_options.silu); }},
+    {"eps", norms, false, "added inside the root (default 1e-6, of gated_rms_norm 1e-5)",
+     [](Call& c, Text t) {
+       return number(t, c.op == Op::l2norm ? c.l2norm_options.eps : c.rms_norm_options.eps);
+     }},
+    {"activation", rms_norm, false, "swish (also called silu) or sigmoid, of the gate",
+     [](Call& c, Text t) {
+       return choice(t, c.rms_norm_options.activation,
+                     {{"swish", GateActivation::swish},
+                      {"silu", GateActivation::swish},
+                      {"sigmoid", GateActivation::sigmoid}});
+     }},
+    {"residual_out", rms_norm, true, "write x + residual too",
+     [](Call& c, Text t) { return truth(t, c.residual_out); }},
+    {"fp32_out", any, true, "out in fp32 instead of the input's dtype",
      [](Call& c, Text t) { return truth(t, c.fp32_out); }},
-    {"max_seqlen_q", For::any, false, "checked against the lengths",
+    {"max_seqlen_q", packed, false, "checked against the lengths",
      [](Call& c, Text t) { return number(t, c.spec.max_seqlen_q); }},
-    {"max_seqlen_k", For::any, false, "checked against the lengths",
+    {"max_seqlen_k", packed, false, "checked against the lengths",
      [](Call& c, Text t) { return number(t, c.spec.max_seqlen_k); }},
-    {"capacity", For::any, true, "rows that belong to no sequence are allowed",
+    {"capacity", packed, true, "rows that belong to no sequence are allowed",
      [](Call& c, Text t) { return truth(t, c.spec.capacity); }},
-    {"threads", For::any, false, "CPU threads, 0 for all",
+    {"threads", any, false, "CPU threads, 0 for all",
      [](Call& c, Text t) { return number(t, c.context.threads); }},
-    {"implementation", For::any, false, "run this one, or be told why not",
+    {"implementation", any, false, "run this one, or be told why not",
      [](Call& c, Text t) {
        c.context.implementation = t;
        return std::string{};
@@ -148,7 +178,19 @@ constexpr OptionRow rows[] = {
 };
 
 bool fits(const OptionRow& row, Op op) {
-  return row.op == For::any || (row.op == For::attention) == (op == Op::attention);
+  return row.ops.size() == 0 || std::ranges::find(row.ops, op) != row.ops.end();
+}
+
+const char* group_of(const OptionRow& row) {
+  if (row.ops.size() == 0 || row.ops.size() == packed.size()) return "Call";
+  const auto has = [&](Op op) { return std::ranges::find(row.ops, op) != row.ops.end(); };
+  return has(Op::attention) ? "Attention" : has(Op::kda_chunk) ? "KDA" : "Neighbours of KDA";
+}
+
+std::string names_of(std::span<const Op> ops) {
+  std::vector<std::string> names;
+  for (const Op op : ops) names.push_back(to_string(op));
+  return fmt::format("{}", fmt::join(names, ", "));
 }
 
 std::string dashed(std::string name) {
@@ -169,7 +211,7 @@ std::string known_options(Op op) {
 void add_option_flags(CLI::App& command, OptionTexts& given) {
   command.add_option_function<std::string>(
       "--op", [&given](const std::string& text) { given["op"] = text; },
-      "attention, kda_recurrent or kda_chunk (default: what the tensors fit)");
+      names_of(all_ops) + " (default: what the tensors fit)");
   for (const OptionRow& row : rows) {
     const std::string name = row.name;
     CLI::Option* option = nullptr;
@@ -183,15 +225,16 @@ void add_option_flags(CLI::App& command, OptionTexts& given) {
       const auto take = [&given, name](const std::string& text) { given[name] = text; };
       option = command.add_option_function<std::string>("--" + dashed(name), take, row.help);
     }
-    option->group(row.op == For::any ? "Call" : row.op == For::kda ? "KDA" : "Attention");
+    option->group(group_of(row));
   }
 }
 
-Op parse_op(const std::string& name) {
-  return chosen<Op>("op", name,
-                    {{"attention", Op::attention},
-                     {"kda_recurrent", Op::kda_recurrent},
-                     {"kda_chunk", Op::kda_chunk}});
+Op parse_op(const std::string& name, std::span<const Op> of) {
+  for (const Op op : of) {
+    if (name == to_string(op)) return op;
+  }
+  throw Error(
+      {make_fault(Code::option_value, {.argument = "op", .value = name, .limit = names_of(of)})});
 }
 
 DType parse_dtype(const std::string& name) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <map>
+#include <span>
 #include <string>
 
 #include "call.h"
@@ -22,8 +23,8 @@ void add_option_flags(CLI::App& command, OptionTexts& given);
 /// operation), all of them at once.
 void apply_options(Call& call, const OptionTexts& options);
 
-/// The operation that "op" names. Raises PA1104.
-Op parse_op(const std::string& name);
+/// The operation that "op" names, one of these. Raises PA1104.
+Op parse_op(const std::string& name, std::span<const Op> of = all_ops);
 
 /// The element type that "fp32", "fp16" or "bf16" names. Raises PA1104.
 DType parse_dtype(const std::string& name);

@@ -35,13 +35,6 @@ Call read_call(const Input& input, const OptionTexts& given) {
   return call;
 }
 
-std::vector<std::int64_t> shape_of(const TensorView& tensor) {
-  std::vector<std::int64_t> shape;
-  shape.reserve(static_cast<std::size_t>(tensor.rank()));
-  for (int dim = 0; dim < tensor.rank(); ++dim) shape.push_back(tensor.size(dim));
-  return shape;
-}
-
 // Only a call that passed its checks gets here, so the sizes are no more than the file's own.
 void allocate_outputs(PreparedCall& prepared) {
   for (auto& [name, view] : prepared.outputs) {
@@ -55,9 +48,9 @@ void allocate_outputs(PreparedCall& prepared) {
 
 // The state in the file is read-only; the check must see what the run will see.
 void make_state_writable(Call& call) {
-  const TensorView& state = call.kda.state;
-  if (!state.present() || state.rank() > TensorView::max_rank) return;
-  call.kda.state = {state.data(), state.dtype(), state.device(), shape_of(state)};
+  TensorView* state = call.state();
+  if (!state || !state->present() || state->rank() > TensorView::max_rank) return;
+  *state = {state->data(), state->dtype(), state->device(), shape_of(*state)};
 }
 
 ordered_json summary(const TensorView& view) {

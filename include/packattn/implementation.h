@@ -36,7 +36,16 @@ struct Context {
   std::function<void(std::int64_t done, std::int64_t total)> progress = {};
 };
 
-enum class Op { attention, kda_recurrent, kda_chunk };
+enum class Op {
+  attention,
+  kda_recurrent,
+  kda_chunk,
+  kda_gate,
+  l2norm,
+  short_convolution,
+  gated_rms_norm,
+};
+PACKATTN_EXPORT std::string to_string(Op op);  // "kda_chunk"
 
 /// Names of the implementations of an operation, best first, the fp64 reference last.
 PACKATTN_EXPORT std::vector<std::string> implementations(Op op);

@@ -14,13 +14,10 @@
 // before anything runs, fp32 arithmetic or better, outputs rounded once, and a row's bits depend on
 // that row and its own sequence alone. Inputs and outputs are fp32, fp16 or bf16 with any strides
 // whose last is 1; an output may be fp32 whatever the input. No output shares memory with an input.
+// Each check_... lists the faults without running; each why_... asks every implementation about a
+// call that is legal.
 
 namespace packattn {
-
-enum class Layer { kda_gate, l2norm, short_convolution, gated_rms_norm };
-
-/// Names of the implementations of a layer, best first, the fp64 reference last.
-PACKATTN_EXPORT std::vector<std::string> implementations(Layer layer);
 
 /// The log decay that a KDA call would use, as a tensor: kinds softplus and bounded of GateKind.
 struct KdaGateArgs {
@@ -38,6 +35,9 @@ PACKATTN_EXPORT void kda_gate(const KdaGateArgs& args, const KdaGateOptions& opt
 PACKATTN_EXPORT std::vector<Fault> check_kda_gate(const KdaGateArgs& args,
                                                   const KdaGateOptions& options = {},
                                                   const Context& context = {});
+PACKATTN_EXPORT std::vector<Verdict> why_kda_gate(const KdaGateArgs& args,
+                                                  const KdaGateOptions& options = {},
+                                                  const Context& context = {});
 
 /// out = x / sqrt(sum x^2 + eps) along the last dimension, of any size.
 struct L2NormArgs {
@@ -48,6 +48,9 @@ struct L2NormOptions { double eps = 1e-6; };
 PACKATTN_EXPORT void l2norm(const L2NormArgs& args, const L2NormOptions& options = {},
                             const Context& context = {});
 PACKATTN_EXPORT std::vector<Fault> check_l2norm(const L2NormArgs& args,
+                                                const L2NormOptions& options = {},
+                                                const Context& context = {});
+PACKATTN_EXPORT std::vector<Verdict> why_l2norm(const L2NormArgs& args,
                                                 const L2NormOptions& options = {},
                                                 const Context& context = {});
 
@@ -81,6 +84,9 @@ PACKATTN_EXPORT std::vector<Fault> check_short_convolution(
 PACKATTN_EXPORT std::vector<Fault> check_short_convolution(
     const ShortConvolutionArgs& args, const BatchSpec& spec,
     const ShortConvolutionOptions& options = {}, const Context& context = {});
+PACKATTN_EXPORT std::vector<Verdict> why_short_convolution(
+    const ShortConvolutionArgs& args, const PackedBatch& batch,
+    const ShortConvolutionOptions& options = {}, const Context& context = {});
 
 /// Root-mean-square norm with a gate, along the last dimension:
 ///   r = x + residual;  out = (r / sqrt(mean r^2 + eps) * weight + bias) * f(gate),
@@ -103,6 +109,9 @@ PACKATTN_EXPORT void gated_rms_norm(const GatedRmsNormArgs& args,
                                     const GatedRmsNormOptions& options = {},
                                     const Context& context = {});
 PACKATTN_EXPORT std::vector<Fault> check_gated_rms_norm(const GatedRmsNormArgs& args,
+                                                        const GatedRmsNormOptions& options = {},
+                                                        const Context& context = {});
+PACKATTN_EXPORT std::vector<Verdict> why_gated_rms_norm(const GatedRmsNormArgs& args,
                                                         const GatedRmsNormOptions& options = {},
                                                         const Context& context = {});
 

@@ -7,7 +7,6 @@
 #include <fmt/format.h>
 
 #include "core/check_attention.h"
-#include "core/half.h"
 
 namespace packattn {
 namespace {
@@ -32,8 +31,8 @@ class Checker {
     check_options();
     resolve_sequences();
     check_kda_states(op_, args_, options_, q_ok_ && v_ok_, checked_, faults_);
-    check_output();
-    if (level_ == CheckLevel::full && faults_.empty()) check_gate_sign();
+    check_kda_output(args_, q_ok_, v_ok_, checked_, faults_);
+    if (level_ == CheckLevel::full && faults_.empty()) check_gate_sign(args_, checked_, faults_);
     return std::move(checked_);
   }
 
@@ -180,8 +179,7 @@ class Checker {
     }
     checked_.count = batch_->q.count;
     if (!batch_->shared) {
-      faults_.add(Code::keys_boundaries,
-                  {.argument = op_ == Op::kda_chunk ? "kda_chunk" : "kda_recurrent"});
+      faults_.add(Code::keys_boundaries, {.argument = to_string(op_)});
     }
     if (q_ok_) {
       check_batch_device(*batch_, args_.q.device(), faults_);
@@ -193,81 +191,6 @@ class Checker {
     for (const Sequence& s : batch_->sequences) {
       checked_.sequences.push_back({.row = 0, .start = s.q_start, .length = s.q_length});
     }
-  }
-
-  void check_output() {
-    if (!checks_.given(out(), 4, "[B, T, HV, V]")) return;
-    p().out_dtype = args_.out.dtype();
-    if (q_ok_) {
-      if (args_.out.dtype() != args_.q.dtype()) {
-        checks_.dtype(out(), {args_.q.dtype(), DType::f32});
-      }
-      checks_.same_device(out(), q());
-      if (v_ok_) {
-        checks_.shape(out(), {args_.q.size(0), args_.q.size(1), p().value_heads, p().value_dim});
-      }
-    }
-    checks_.writable(out());
-    check_overlaps();
-  }
-
-  /// No output shares memory with an input or with another output.
-  void check_overlaps() {
-    const std::array<NamedView, 4> outputs{{{args_.out, "out"},
-                                            {args_.state, "state"},
-                                            {args_.final_state, "final_state"},
-                                            {args_.chunk_states, "chunk_states"}}};
-    const std::array<NamedView, 8> inputs{
-        {q(), k(), v(), g(), beta(), A_log(), dt_bias(), {args_.initial_state, "initial_state"}}};
-    for (std::size_t i = 0; i < outputs.size(); ++i) {
-      for (const NamedView& input : inputs) disjoint(outputs[i], input);
-      for (std::size_t j = 0; j < i; ++j) disjoint(outputs[i], outputs[j]);
-    }
-  }
-
-  void disjoint(const NamedView& a, const NamedView& b) {
-    if (a.view.rank() > TensorView::max_rank || b.view.rank() > TensorView::max_rank) return;
-    const TensorView x = without_batch(a.view), y = without_batch(b.view);
-    checks_.disjoint({x, a.name}, {y, b.name});
-  }
-
-  /// [1, T, ...] as [T, ...]: what tells slices of one fused projection apart is their row stride.
-  static TensorView without_batch(const TensorView& x) {
-    if (x.rank() < 3 || x.size(0) != 1) return x;
-    std::array<std::int64_t, TensorView::max_rank> shape{}, strides{};
-    const auto rank = static_cast<std::size_t>(x.rank() - 1);
-    for (std::size_t dim = 0; dim < rank; ++dim) {
-      shape[dim] = x.size(static_cast<int>(dim) + 1);
-      strides[dim] = x.stride(static_cast<int>(dim) + 1);
-    }
-    return {x.data(), x.dtype(), x.device(), std::span(shape).first(rank),
-            std::span(strides).first(rank)};
-  }
-
-  /// The state would grow: refused in full checks only, because the mathematics is defined.
-  void check_gate_sign() {
-    if (p().gate != GateKind::given || !p().device.is_host()) return;
-    const TensorView& x = args_.g;
-    const std::int64_t channels = p().gate_per_head ? 1 : p().key_dim;
-    with_float_type(x.dtype(), [&](auto type) {
-      for (const KdaSequence& s : checked_.sequences) {
-        for (std::int64_t t = s.start; t < s.start + s.length; ++t) {
-          for (std::int64_t i = 0; i < p().value_heads * channels; ++i) {
-            const std::int64_t h = i / channels, d = i % channels;
-            const std::int64_t at = s.row * x.stride(0) + t * x.stride(1) + h * x.stride(2) + d;
-            const float value = load(x.as<decltype(type)>()[at]);
-            if (!(value > 0)) continue;
-            faults_.add(
-                Code::gate_positive,
-                {.argument = "g",
-                 .position = p().gate_per_head ? fmt::format("[{}, {}, {}]", s.row, t, h)
-                                               : fmt::format("[{}, {}, {}, {}]", s.row, t, h, d),
-                 .value = fmt::format("{}", value)});
-            return;
-          }
-        }
-      }
-    });
   }
 
   void mismatch(Code code, const NamedView& t, std::int64_t value, std::int64_t limit,
@@ -290,9 +213,6 @@ class Checker {
   NamedView v() const { return {args_.v, "v"}; }
   NamedView g() const { return {args_.g, "g"}; }
   NamedView beta() const { return {args_.beta, "beta"}; }
-  NamedView out() const { return {args_.out, "out"}; }
-  NamedView A_log() const { return {args_.A_log, "A_log"}; }
-  NamedView dt_bias() const { return {args_.dt_bias, "dt_bias"}; }
 
   Op op_;
   const KdaArgs& args_;

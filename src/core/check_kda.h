@@ -31,6 +31,18 @@ CheckedKda check_kda_call(Op op, const KdaArgs& args, const detail::BatchState* 
 void check_kda_states(Op op, const KdaArgs& args, const KdaOptions& options, bool shapes_known,
                       CheckedKda& checked, FaultList& faults);
 
+/// Slots of their pools: resolves the state rows of every sequence if they and the pools are right.
+void check_kda_slots(Op op, const KdaArgs& args, const KdaOptions& options, bool pools_fit,
+                     CheckedKda& checked, FaultList& faults);
+
+/// The output, and that no output shares memory with an input or with another output.
+void check_kda_output(const KdaArgs& args, bool q_fits, bool v_fits, CheckedKda& checked,
+                      FaultList& faults);
+
+/// Given gates above 0, which make the state grow: the first one. In full checks only, because the
+/// mathematics is defined.
+void check_gate_sign(const KdaArgs& args, const CheckedKda& checked, FaultList& faults);
+
 /// What the gate kinds need, against `heads` value heads of K channels; -1 where not known.
 struct GateArguments {
   GateKind gate;

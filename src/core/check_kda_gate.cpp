@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include "core/check_kda.h"
+#include "core/half.h"
 
 namespace packattn {
 
@@ -49,6 +50,31 @@ void check_gate_arguments(const GateArguments& a, std::int64_t heads, std::int64
                                            .value = number_text(a.lower_bound),
                                            .limit = "from -3.4e38 to -1.2e-38 (fp32)"});
   }
+}
+
+void check_gate_sign(const KdaArgs& args, const CheckedKda& checked, FaultList& faults) {
+  const KdaProblem& p = checked.problem;
+  if (p.gate != GateKind::given || !p.device.is_host()) return;
+  const TensorView& x = args.g;
+  const std::int64_t channels = p.gate_per_head ? 1 : p.key_dim;
+  with_float_type(x.dtype(), [&](auto type) {
+    for (const KdaSequence& s : checked.sequences) {
+      for (std::int64_t t = s.start; t < s.start + s.length; ++t) {
+        for (std::int64_t i = 0; i < p.value_heads * channels; ++i) {
+          const std::int64_t h = i / channels, d = i % channels;
+          const std::int64_t at = s.row * x.stride(0) + t * x.stride(1) + h * x.stride(2) + d;
+          const float value = load(x.as<decltype(type)>()[at]);
+          if (!(value > 0)) continue;
+          faults.add(Code::gate_positive,
+                     {.argument = "g",
+                      .position = p.gate_per_head ? fmt::format("[{}, {}, {}]", s.row, t, h)
+                                                  : fmt::format("[{}, {}, {}, {}]", s.row, t, h, d),
+                      .value = fmt::format("{}", value)});
+          return;
+        }
+      }
+    }
+  });
 }
 
 }  // namespace packattn

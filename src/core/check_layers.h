@@ -21,7 +21,7 @@ LayerProblem check_gated_rms_norm_call(const GatedRmsNormArgs& args,
 
 struct CheckedConvolution {
   LayerProblem problem;
-  std::int64_t taps = 1;
+  std::int64_t taps = 0;  ///< W; 0 without a weight
   std::vector<KdaSequence> sequences;
   TensorView initial, final;
 };

@@ -177,7 +177,7 @@ bool TensorChecks::shape(NamedView t, std::initializer_list<std::int64_t> wanted
   return true;
 }
 
-bool TensorChecks::readable(NamedView t) {
+bool TensorChecks::addressable(NamedView t) {
   const TensorView& view = t.view;
   if (view.numel() == 0) return true;
   bool fine = true;
@@ -193,6 +193,13 @@ bool TensorChecks::readable(NamedView t) {
                                    .limit = std::to_string(bytes)});
     fine = false;
   }
+  return fine;
+}
+
+bool TensorChecks::readable(NamedView t) {
+  const TensorView& view = t.view;
+  if (view.numel() == 0) return true;
+  bool fine = addressable(t);
   if (view.rank() > 0 && view.size(-1) > 1 && view.stride(-1) != 1) {
     faults_.add(Code::last_stride,
                 {.argument = str(t.name), .value = std::to_string(view.stride(-1)), .limit = "1"});
@@ -221,11 +228,20 @@ bool TensorChecks::disjoint(NamedView output, NamedView other) {
       b.data() == nullptr || a.device() != b.device()) {
     return true;
   }
+  if (a.rank() > TensorView::max_rank || b.rank() > TensorView::max_rank) return true;  // refused
   const Extent x = extent_of(a);
   const Extent y = extent_of(b);
   if (x.end <= y.begin || y.end <= x.begin || interleave(a, b) || interleave(b, a)) return true;
   faults_.add(Code::outputs_overlap, {.argument = str(output.name), .value = str(other.name)});
   return false;
+}
+
+void TensorChecks::disjoint_all(std::span<const NamedView> outputs,
+                                std::span<const NamedView> inputs) {
+  for (std::size_t i = 0; i < outputs.size(); ++i) {
+    for (const NamedView& input : inputs) disjoint(outputs[i], input);
+    for (std::size_t j = 0; j < i; ++j) disjoint(outputs[i], outputs[j]);
+  }
 }
 
 }  // namespace packattn

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <initializer_list>
+#include <span>
 #include <string_view>
 
 #include "packattn/tensor.h"
@@ -33,12 +34,16 @@ class TensorChecks {
   bool same_device(NamedView t, NamedView as);
   bool shape(NamedView t, std::initializer_list<std::int64_t> wanted);
 
-  /// Data pointer, alignment and last stride of a tensor that is read.
+  /// Data pointer and alignment, of a tensor that may have any strides.
+  bool addressable(NamedView t);
+  /// The same and the last stride, of a tensor that is read.
   bool readable(NamedView t);
   /// The same for one that is written, and that it is writable and does not overlap itself.
   bool writable(NamedView t);
   /// `output` shares no element with `other`; absent tensors share nothing.
   bool disjoint(NamedView output, NamedView other);
+  /// Every output shares nothing with any input, nor with another output.
+  void disjoint_all(std::span<const NamedView> outputs, std::span<const NamedView> inputs);
 
   FaultList& faults() { return faults_; }
 

@@ -22,6 +22,19 @@ int count_processors() {
 
 }  // namespace
 
+std::string to_string(Op op) {
+  switch (op) {
+    case Op::attention: return "attention";
+    case Op::kda_recurrent: return "kda_recurrent";
+    case Op::kda_chunk: return "kda_chunk";
+    case Op::kda_gate: return "kda_gate";
+    case Op::l2norm: return "l2norm";
+    case Op::short_convolution: return "short_convolution";
+    case Op::gated_rms_norm: return "gated_rms_norm";
+  }
+  return "an unknown operation";
+}
+
 int resolve_threads(int wanted, double operations) {
   // Asked once: glibc opens a file for it, 7 us, more than the rest of a small call.
   static const int processors = count_processors();

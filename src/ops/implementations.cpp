@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "packattn/implementation.h"
+#include <string>
 
 #include "ops/lists.h"
 
@@ -10,10 +10,14 @@ std::vector<std::string> implementations(Op op) {
   const auto collect = [&](const auto& list) {
     for (const auto& row : list) names.emplace_back(row.name);
   };
-  if (op == Op::attention) {
-    collect(attention_list());
-  } else {
-    collect(kda_list(op));
+  switch (op) {
+    case Op::attention: collect(attention_list()); break;
+    case Op::kda_recurrent:
+    case Op::kda_chunk: collect(kda_list(op)); break;
+    case Op::kda_gate: collect(gate_list()); break;
+    case Op::l2norm: collect(l2norm_list()); break;
+    case Op::short_convolution: collect(short_convolution_list()); break;
+    case Op::gated_rms_norm: collect(gated_rms_norm_list()); break;
   }
   return names;
 }

@@ -18,12 +18,6 @@ namespace packattn {
 
 // Best first, the reference last. The first row that takes a call runs it.
 ImplementationList<KdaCall> kda_list(Op op) {
-  const auto with_reference = [](std::span<const KdaImplementation> vectorised,
-                                 const KdaImplementation& reference) {
-    std::vector<KdaImplementation> rows(vectorised.begin(), vectorised.end());
-    rows.push_back(reference);
-    return rows;
-  };
   static const auto recurrent = with_reference(cpu::kda_recurrent(), ref::kda_recurrent());
   static const auto chunk = with_reference(cpu::kda_chunk(), ref::kda_chunk());
   return op == Op::kda_chunk ? chunk : recurrent;
@@ -35,8 +29,7 @@ namespace {
 CheckedKda check(Op op, const KdaArgs& args, const detail::BatchState* batch,
                  const KdaOptions& options, const Context& context, FaultList& faults) {
   check_context(context, faults);
-  check_implementation_name(op == Op::kda_chunk ? "kda_chunk" : "kda_recurrent", kda_list(op),
-                            context.implementation, faults);
+  check_implementation_name(to_string(op), kda_list(op), context.implementation, faults);
   return check_kda_call(op, args, batch, options, context.check_level, faults);
 }
 

@@ -9,20 +9,11 @@
 #include "core/unowned_rows.h"
 #include "core/workspace.h"
 #include "cpu/cpu.h"
+#include "ops/lists.h"
 #include "ref/ref.h"
 
 namespace packattn {
-namespace {
-
 // Best first, the reference last. The first row that takes a call runs it.
-template <class Call>
-std::vector<Implementation<Call>> with_reference(std::span<const Implementation<Call>> vectorised,
-                                                 const Implementation<Call>& reference) {
-  std::vector<Implementation<Call>> rows(vectorised.begin(), vectorised.end());
-  rows.push_back(reference);
-  return rows;
-}
-
 ImplementationList<KdaCall> gate_list() {
   static const auto list = with_reference(cpu::kda_gate(), ref::kda_gate());
   return list;
@@ -40,12 +31,7 @@ ImplementationList<ShortConvolutionCall> short_convolution_list() {
   return list;
 }
 
-template <class Call>
-void check_context_of(std::string_view op, ImplementationList<Call> list, const Context& context,
-                      FaultList& faults) {
-  check_context(context, faults);
-  check_implementation_name(op, list, context.implementation, faults);
-}
+namespace {
 
 /// `operations` of one element, about: what decides whether a second thread is worth waking.
 template <class Call>
@@ -64,19 +50,23 @@ void run(ImplementationList<Call> list, const Call& call, std::int64_t elements,
 
 KdaProblem check_gate(const KdaGateArgs& args, const KdaGateOptions& options,
                       const Context& context, FaultList& faults) {
-  check_context_of("kda_gate", gate_list(), context, faults);
+  check_context(context, faults);
+  check_implementation_name("kda_gate", gate_list(), context.implementation, faults);
   return check_kda_gate_call(args, options, faults);
 }
 
 LayerProblem check_norm(const L2NormArgs& args, const L2NormOptions& options,
                         const Context& context, FaultList& faults) {
-  check_context_of("l2norm", l2norm_list(), context, faults);
+  check_context(context, faults);
+  check_implementation_name("l2norm", l2norm_list(), context.implementation, faults);
   return check_l2norm_call(args, options, faults);
 }
 
 LayerProblem check_norm(const GatedRmsNormArgs& args, const GatedRmsNormOptions& options,
                         const Context& context, FaultList& faults) {
-  check_context_of("gated_rms_norm", gated_rms_norm_list(), context, faults);
+  check_context(context, faults);
+  check_implementation_name("gated_rms_norm", gated_rms_norm_list(), context.implementation,
+                            faults);
   return check_gated_rms_norm_call(args, options, faults);
 }
 
@@ -84,8 +74,35 @@ CheckedConvolution check_convolution(const ShortConvolutionArgs& args,
                                      const detail::BatchState& batch,
                                      const ShortConvolutionOptions& options, const Context& context,
                                      FaultList& faults) {
-  check_context_of("short_convolution", short_convolution_list(), context, faults);
+  check_context(context, faults);
+  check_implementation_name("short_convolution", short_convolution_list(), context.implementation,
+                            faults);
   return check_short_convolution_call(args, batch, options, faults);
+}
+
+/// What a check found, if it found no fault.
+template <class Check>
+auto legal(Check&& check) {
+  FaultList faults;
+  auto result = check(faults);
+  std::move(faults).throw_if_any();
+  return result;
+}
+
+template <class Check>
+std::vector<Fault> faults_of(Check&& check) {
+  FaultList faults;
+  check(faults);
+  return std::move(faults).take();
+}
+
+KdaArgs as_kda(const KdaGateArgs& args) {
+  return {.g = args.g, .out = args.out, .A_log = args.A_log, .dt_bias = args.dt_bias};
+}
+
+ShortConvolutionCall call_of(const ShortConvolutionArgs& args,
+                             const ShortConvolutionOptions& options, const CheckedConvolution& c) {
+  return {args, c.problem, options.silu, c.taps, c.sequences, c.initial, c.final};
 }
 
 /// What needs no arithmetic: states of sequences without tokens, rows of skipped ones and of
@@ -106,11 +123,9 @@ void finish_convolution(const ShortConvolutionCall& call, const detail::BatchSta
 
 void run_convolution(const ShortConvolutionArgs& args, const detail::BatchState& batch,
                      const ShortConvolutionOptions& options, const Context& context) {
-  FaultList faults;
-  const CheckedConvolution c = check_convolution(args, batch, options, context, faults);
-  std::move(faults).throw_if_any();
-  const ShortConvolutionCall call{args,        c.problem, options.silu, c.taps,
-                                  c.sequences, c.initial, c.final};
+  const auto c =
+      legal([&](FaultList& f) { return check_convolution(args, batch, options, context, f); });
+  const ShortConvolutionCall call = call_of(args, options, c);
   run(short_convolution_list(), call, c.problem.rows * c.problem.width,
       static_cast<double>(c.taps) + (options.silu ? 20 : 1), context);
   finish_convolution(call, batch);
@@ -118,63 +133,57 @@ void run_convolution(const ShortConvolutionArgs& args, const detail::BatchState&
 
 }  // namespace
 
-std::vector<std::string> implementations(Layer layer) {
-  std::vector<std::string> names;
-  const auto collect = [&](const auto& list) {
-    for (const auto& row : list) names.emplace_back(row.name);
-  };
-  switch (layer) {
-    case Layer::kda_gate: collect(gate_list()); break;
-    case Layer::l2norm: collect(l2norm_list()); break;
-    case Layer::short_convolution: collect(short_convolution_list()); break;
-    case Layer::gated_rms_norm: collect(gated_rms_norm_list()); break;
-  }
-  return names;
-}
-
 void kda_gate(const KdaGateArgs& args, const KdaGateOptions& options, const Context& context) {
-  FaultList faults;
-  const KdaProblem problem = check_gate(args, options, context, faults);
-  std::move(faults).throw_if_any();
-  const KdaArgs kda{.g = args.g, .out = args.out, .A_log = args.A_log, .dt_bias = args.dt_bias};
+  const auto problem = legal([&](FaultList& f) { return check_gate(args, options, context, f); });
+  const KdaArgs kda = as_kda(args);
   run(gate_list(), KdaCall{kda, problem, {}, {}, {}, {}}, args.g.numel(), 40, context);
 }
 
 std::vector<Fault> check_kda_gate(const KdaGateArgs& args, const KdaGateOptions& options,
                                   const Context& context) {
-  FaultList faults;
-  check_gate(args, options, context, faults);
-  return std::move(faults).take();
+  return faults_of([&](FaultList& f) { check_gate(args, options, context, f); });
+}
+
+std::vector<Verdict> why_kda_gate(const KdaGateArgs& args, const KdaGateOptions& options,
+                                  const Context& context) {
+  const auto problem = legal([&](FaultList& f) { return check_gate(args, options, context, f); });
+  const KdaArgs kda = as_kda(args);
+  return verdicts(gate_list(), KdaCall{kda, problem, {}, {}, {}, {}});
 }
 
 void l2norm(const L2NormArgs& args, const L2NormOptions& options, const Context& context) {
-  FaultList faults;
-  const LayerProblem problem = check_norm(args, options, context, faults);
-  std::move(faults).throw_if_any();
+  const auto problem = legal([&](FaultList& f) { return check_norm(args, options, context, f); });
   run(l2norm_list(), L2NormCall{args, problem, options.eps}, args.x.numel(), 3, context);
 }
 
 std::vector<Fault> check_l2norm(const L2NormArgs& args, const L2NormOptions& options,
                                 const Context& context) {
-  FaultList faults;
-  check_norm(args, options, context, faults);
-  return std::move(faults).take();
+  return faults_of([&](FaultList& f) { check_norm(args, options, context, f); });
+}
+
+std::vector<Verdict> why_l2norm(const L2NormArgs& args, const L2NormOptions& options,
+                                const Context& context) {
+  const auto problem = legal([&](FaultList& f) { return check_norm(args, options, context, f); });
+  return verdicts(l2norm_list(), L2NormCall{args, problem, options.eps});
 }
 
 void gated_rms_norm(const GatedRmsNormArgs& args, const GatedRmsNormOptions& options,
                     const Context& context) {
-  FaultList faults;
-  const LayerProblem problem = check_norm(args, options, context, faults);
-  std::move(faults).throw_if_any();
+  const auto problem = legal([&](FaultList& f) { return check_norm(args, options, context, f); });
   run(gated_rms_norm_list(), GatedRmsNormCall{args, problem, options}, args.x.numel(), 25, context);
 }
 
 std::vector<Fault> check_gated_rms_norm(const GatedRmsNormArgs& args,
                                         const GatedRmsNormOptions& options,
                                         const Context& context) {
-  FaultList faults;
-  check_norm(args, options, context, faults);
-  return std::move(faults).take();
+  return faults_of([&](FaultList& f) { check_norm(args, options, context, f); });
+}
+
+std::vector<Verdict> why_gated_rms_norm(const GatedRmsNormArgs& args,
+                                        const GatedRmsNormOptions& options,
+                                        const Context& context) {
+  const auto problem = legal([&](FaultList& f) { return check_norm(args, options, context, f); });
+  return verdicts(gated_rms_norm_list(), GatedRmsNormCall{args, problem, options});
 }
 
 void short_convolution(const ShortConvolutionArgs& args, const PackedBatch& batch,
@@ -196,19 +205,27 @@ std::vector<Fault> check_short_convolution(const ShortConvolutionArgs& args,
                                            const PackedBatch& batch,
                                            const ShortConvolutionOptions& options,
                                            const Context& context) {
-  FaultList faults;
-  check_convolution(args, batch.state(), options, context, faults);
-  return std::move(faults).take();
+  return faults_of(
+      [&](FaultList& f) { check_convolution(args, batch.state(), options, context, f); });
 }
 
 std::vector<Fault> check_short_convolution(const ShortConvolutionArgs& args, const BatchSpec& spec,
                                            const ShortConvolutionOptions& options,
                                            const Context& context) {
-  FaultList faults;
-  detail::BatchState state;
-  detail::parse_batch(spec, state, faults);
-  check_convolution(args, state, options, context, faults);
-  return std::move(faults).take();
+  return faults_of([&](FaultList& f) {
+    detail::BatchState state;
+    detail::parse_batch(spec, state, f);
+    check_convolution(args, state, options, context, f);
+  });
+}
+
+std::vector<Verdict> why_short_convolution(const ShortConvolutionArgs& args,
+                                           const PackedBatch& batch,
+                                           const ShortConvolutionOptions& options,
+                                           const Context& context) {
+  const auto c = legal(
+      [&](FaultList& f) { return check_convolution(args, batch.state(), options, context, f); });
+  return verdicts(short_convolution_list(), call_of(args, options, c));
 }
 
 }  // namespace packattn

@@ -1,45 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <gmock/gmock.h>
-
-#include "unit/kda_support.h"
+#include "unit/kda_check_support.h"
 
 namespace packattn::test {
 namespace {
 
 using testing::HasSubstr;
 using testing::UnorderedElementsAre;
-
-/// A legal call of four sequences, to be spoilt.
-struct KdaChecks : testing::Test {
-  KdaCase c{{.lengths = {3, 1, 0, 4}, .H = 2, .HV = 4, .K = 16, .V = 24}};
-  KdaArgs args = c.args();
-  KdaOptions options = c.options;
-  PackedBatch batch = c.batch();
-  Op op = Op::kda_recurrent;
-  Context context;
-
-  std::vector<Fault> faults() const { return check_kda(op, args, batch, options, context); }
-  std::vector<Code> codes() const {
-    std::vector<Code> result;
-    for (const Fault& fault : faults()) result.push_back(fault.code);
-    return result;
-  }
-  /// The only fault.
-  Fault fault() const {
-    const auto all = faults();
-    EXPECT_EQ(all.size(), 1U) << render(all);
-    return all.empty() ? Fault{} : all.front();
-  }
-  void expect(Code code, const std::string& argument) const {
-    const Fault f = fault();
-    EXPECT_EQ(f.code, code) << f.message;
-    EXPECT_EQ(f.argument, argument);
-    EXPECT_THAT(f.message, HasSubstr(argument));
-  }
-  static TensorView reshape(const TensorView& x, std::vector<std::int64_t> sizes) {
-    return {x.data(), x.dtype(), x.device(), sizes};
-  }
-};
 
 TEST_F(KdaChecks, TheCallIsLegal) {
   EXPECT_THAT(faults(), testing::IsEmpty());
@@ -148,78 +114,6 @@ TEST_F(KdaChecks, Options) {
   EXPECT_EQ(fault().code, Code::implementation_unknown);
 }
 
-TEST_F(KdaChecks, StatesByLayoutShapeAndCount) {
-  options.state_layout = {};
-  expect(Code::state_layout_missing, "initial_state");
-  options.state_layout = StateLayout::v_first;
-  EXPECT_THAT(codes(), UnorderedElementsAre(Code::state_shape, Code::state_shape));
-  EXPECT_THAT(faults().front().note, HasSubstr("k_first"));
-  options.state_layout = StateLayout::k_first;
-  args.initial_state = reshape(args.initial_state, {3, 4, 16, 24});
-  expect(Code::state_count, "initial_state");
-  EXPECT_THAT(fault().message, HasSubstr("3 states, but there are 4 sequences"));
-  args.initial_state = c.initial.view();
-  Owned half(DType::f16, {4, 4, 16, 24});
-  args.initial_state = half.view();
-  EXPECT_THAT(codes(), UnorderedElementsAre(Code::tensor_dtype, Code::tensor_dtype_mismatch));
-}
-
-TEST_F(KdaChecks, OneStateArgumentOrTheOther) {
-  args.state = args.initial_state;
-  args.initial_state = {};
-  expect(Code::state_sources, "final_state");
-}
-
-TEST_F(KdaChecks, Slots) {
-  Owned pool(DType::f32, {5, 4, 16, 24});
-  args.initial_state = args.final_state = {};
-  args.state = pool.view();
-  const auto with = [&](std::vector<std::int32_t> slots) {
-    args.slots = TensorView::of(slots);
-    return faults();
-  };
-  EXPECT_THAT(with({0, -1, 4, 2}), testing::IsEmpty());
-  EXPECT_EQ(with({0, 1, 2}).front().code, Code::slot_count);
-  for (const auto& slots : {std::vector<std::int32_t>{0, 5, 1, 2}, {0, -2, 1, 2}}) {
-    const auto all = with(slots);
-    ASSERT_EQ(all.size(), 1U);
-    EXPECT_EQ(all[0].code, Code::slot_range);
-    EXPECT_EQ(all[0].position, "index 1");
-  }
-  const auto twice = with({2, 0, 2, 1});
-  ASSERT_EQ(twice.size(), 1U);
-  EXPECT_EQ(twice[0].code, Code::slot_duplicate);
-  EXPECT_EQ(twice[0].position, "index 2");
-
-  std::vector<std::int64_t> read{0, 1, 2, 3}, write{4, 0, -1, 3};
-  args.slots = {};
-  args.read_slots = TensorView::of(read);
-  expect(Code::tensor_missing, "write_slots");
-  args.write_slots = TensorView::of(write);
-  EXPECT_EQ(fault().code, Code::slot_read_and_written);
-  args.slots = TensorView::of(read);
-  EXPECT_THAT(codes(), UnorderedElementsAre(Code::options_conflict, Code::options_conflict));
-  args.state = {};
-  args.read_slots = args.write_slots = {};
-  expect(Code::slots_without_state, "slots");
-}
-
-TEST_F(KdaChecks, ManyWrongSlotsAreShownOnceAndCounted) {
-  constexpr std::int64_t N = 100000;
-  KdaCase many({.lengths = std::vector<std::int64_t>(N, 0), .K = 4, .V = 4});
-  Owned pool(DType::f32, {5, 2, 4, 4});
-  std::vector<std::int32_t> slots(N, 7);
-  slots[3] = 2;
-  KdaArgs a = many.args();
-  a.initial_state = a.final_state = {};
-  a.state = pool.view();
-  a.slots = TensorView::of(slots);
-  const auto all = check_kda(op, a, many.batch(), many.options);
-  EXPECT_EQ(all.size(), 16U);
-  EXPECT_EQ(count(all), static_cast<std::uint64_t>(N - 1));
-  EXPECT_LT(render(all).size(), 4000U);
-}
-
 TEST_F(KdaChecks, ChunkSizesAreReportedAsGiven) {
   op = Op::kda_chunk;
   for (const std::int64_t size : {std::int64_t{0}, std::int64_t{-16}, std::int64_t{1} << 40}) {
@@ -228,33 +122,6 @@ TEST_F(KdaChecks, ChunkSizesAreReportedAsGiven) {
     EXPECT_EQ(fault().value, std::to_string(size));
     EXPECT_THROW(static_cast<void>(kda_chunk_count(batch, size)), Error);
   }
-}
-
-TEST_F(KdaChecks, SlotColumnsAndAcceptedTokens) {
-  Owned pool(DType::f32, {20, 4, 16, 24});
-  args.initial_state = args.final_state = {};
-  args.state = pool.view();
-  std::vector<std::int32_t> slots(20), accepted{1, 2, 5, 3};
-  for (int i = 0; i < 20; ++i) slots[static_cast<std::size_t>(i)] = i;
-  args.slots = TensorView::of(slots.data(), {4, 5});
-  args.num_accepted_tokens = TensorView::of(accepted);
-  EXPECT_THAT(faults(), testing::IsEmpty());
-  accepted[1] = 0;
-  EXPECT_EQ(fault().code, Code::accepted_tokens_range);
-  EXPECT_EQ(fault().position, "sequence 1");
-  accepted[1] = 6;
-  EXPECT_EQ(fault().code, Code::accepted_tokens_range);
-  accepted[1] = 2;
-  args.slots = TensorView::of(slots.data(), {4, 3});
-  accepted[2] = 3;
-  expect(Code::slot_columns, "slots");
-  EXPECT_EQ(fault().position, "sequence 3");
-  args.slots = TensorView::of(slots.data(), {4});
-  expect(Code::accepted_without_columns, "num_accepted_tokens");
-  args.num_accepted_tokens = {};
-  args.slots = TensorView::of(slots.data(), {4, 5});
-  op = Op::kda_chunk;
-  EXPECT_EQ(fault().code, Code::option_unsupported);
 }
 
 TEST_F(KdaChecks, WhatOnlyOneFormTakes) {
