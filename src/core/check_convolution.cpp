@@ -62,8 +62,8 @@ bool check_slots(const ShortConvolutionArgs& args, std::int64_t count, TensorChe
 /// Rows of the states for every sequence. Slots on a device stay there: nothing to resolve.
 void resolve(const ShortConvolutionArgs& args, std::int64_t null_slot, CheckedConvolution& checked,
              FaultList& faults) {
-  if (!checked.problem.device.is_host()) return;
   const Slots slots{&args.slots, "slots"};
+  if (!slots.readable()) return;
   SlotUse use(null_slot, faults);
   for (std::size_t n = 0; n < checked.sequences.size(); ++n) {
     KdaSequence& s = checked.sequences[n];

@@ -51,7 +51,8 @@ class SlotChecker {
   void resolve() {
     p().slot_columns = write_.given() ? write_.columns() : 0;
     if (p().slot_columns > 0) check_columns();
-    if (!p().device.is_host()) return;
+    const Slots accepted{&args_.num_accepted_tokens, "num_accepted_tokens"};
+    if (!read_.readable() || !write_.readable() || !accepted.readable()) return;
     checked_.column_slots.assign(
         checked_.sequences.size() * static_cast<std::size_t>(p().slot_columns), -1);
     for (std::size_t n = 0; n < checked_.sequences.size(); ++n) resolve(n);

@@ -19,6 +19,8 @@ struct Slots {
   std::string_view name;
 
   bool given() const { return view->present(); }
+  /// Whether the host can look at the values; those of a device stay there.
+  bool readable() const { return view->device().is_host(); }
   NamedView named() const { return {*view, name}; }
   /// 0 for [N]
   std::int64_t columns() const { return view->rank() == 2 ? view->size(1) : 0; }

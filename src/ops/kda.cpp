@@ -6,8 +6,8 @@
 #include "core/batch_state.h"
 #include "core/check_attention.h"
 #include "core/check_kda.h"
+#include "core/finish_sequences.h"
 #include "core/select.h"
-#include "core/strided_copy.h"
 #include "core/unowned_rows.h"
 #include "core/workspace.h"
 #include "cpu/cpu.h"
@@ -70,28 +70,6 @@ struct Prepared {
   Prepared& operator=(const Prepared&) = delete;
 };
 
-/// What needs no mathematics: without tokens the state moves over bit for bit, or becomes 0.
-void pass_states_through(const KdaCall& call) {
-  for (const KdaSequence& s : call.sequences) {
-    if (s.length > 0 || s.final < 0) continue;
-    std::byte* to = at(call.final, s.final);
-    if (s.initial < 0) zero_inner(call.final, 1, to);
-    else copy_inner(call.initial, 1, at(call.initial, s.initial), call.final, 1, to);
-  }
-}
-
-/// Output rows of a sequence whose slot is the null slot are defined: zero.
-void clear_skipped_rows(const KdaCall& call) {
-  const TensorView& out = call.args.out;
-  const auto bytes = static_cast<std::int64_t>(size_of(out.dtype()));
-  for (const KdaSequence& s : call.sequences) {
-    if (!s.skipped) continue;
-    for (std::int64_t t = s.start; t < s.start + s.length; ++t) {
-      zero_inner(out, 2, out.as<std::byte>() + bytes * (s.row * out.stride(0) + t * out.stride(1)));
-    }
-  }
-}
-
 void run(Op op, const KdaArgs& args, const detail::BatchState* batch, const KdaOptions& options,
          const Context& context) {
   const Prepared prepared(op, args, batch, options, context);
@@ -102,8 +80,8 @@ void run(Op op, const KdaArgs& args, const detail::BatchState* batch, const KdaO
                      .stream = context.stream,
                      .progress = context.progress ? &context.progress : nullptr});
   if (!prepared.row->on_host) return;
-  pass_states_through(prepared.call);
-  clear_skipped_rows(prepared.call);
+  pass_states_through(prepared.kda.sequences, prepared.kda.initial, prepared.kda.final);
+  clear_skipped_rows(prepared.kda.sequences, args.out, 1);
   if (batch != nullptr) clear_unowned_rows(*batch, args.out, 1, {});
 }
 

@@ -4,8 +4,8 @@
 #include "core/batch_state.h"
 #include "core/check_attention.h"
 #include "core/check_layers.h"
+#include "core/finish_sequences.h"
 #include "core/select.h"
-#include "core/strided_copy.h"
 #include "core/unowned_rows.h"
 #include "core/workspace.h"
 #include "cpu/cpu.h"
@@ -105,22 +105,6 @@ ShortConvolutionCall call_of(const ShortConvolutionArgs& args,
   return {args, c.problem, options.silu, c.taps, c.sequences, c.initial, c.final};
 }
 
-/// What needs no arithmetic: states of sequences without tokens, rows of skipped ones and of
-/// nobody.
-void finish_convolution(const ShortConvolutionCall& call, const detail::BatchState& batch) {
-  const TensorView& out = call.args.out;
-  for (const KdaSequence& s : call.sequences) {
-    if (s.skipped) {
-      for (std::int64_t t = s.start; t < s.start + s.length; ++t) zero_inner(out, 1, at(out, t));
-    } else if (s.length == 0 && s.final >= 0 && !call.args.state.present()) {
-      std::byte* to = at(call.final, s.final);
-      if (s.initial < 0) zero_inner(call.final, 1, to);
-      else copy_inner(call.initial, 1, at(call.initial, s.initial), call.final, 1, to);
-    }
-  }
-  clear_unowned_rows(batch, out, 0, {});
-}
-
 void run_convolution(const ShortConvolutionArgs& args, const detail::BatchState& batch,
                      const ShortConvolutionOptions& options, const Context& context) {
   const auto c =
@@ -128,7 +112,9 @@ void run_convolution(const ShortConvolutionArgs& args, const detail::BatchState&
   const ShortConvolutionCall call = call_of(args, options, c);
   run(short_convolution_list(), call, c.problem.rows * c.problem.width,
       static_cast<double>(c.taps) + (options.silu ? 20 : 1), context);
-  finish_convolution(call, batch);
+  pass_states_through(c.sequences, c.initial, c.final);
+  clear_skipped_rows(c.sequences, args.out, 0);
+  clear_unowned_rows(batch, args.out, 0, {});
 }
 
 }  // namespace

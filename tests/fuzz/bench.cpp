@@ -3,7 +3,7 @@
 #include <cstring>
 #include <limits>
 
-#include "fuzz/call.h"
+#include "fuzz/views.h"
 #include "support/scalar.h"
 
 namespace packattn::test::fuzz {
@@ -39,6 +39,12 @@ Range range_of(const TensorView& t) {
     (reach < 0 ? range.low : range.high) += reach;
   }
   return range;
+}
+
+/// An address like this one, of memory that the host cannot touch.
+std::byte* elsewhere(std::byte* data) {
+  return reinterpret_cast<std::byte*>(reinterpret_cast<std::uintptr_t>(data) | std::uintptr_t{1}
+                                                                                   << 60);
 }
 
 /// Calls f with the address of every element in row-major order.
@@ -89,14 +95,6 @@ struct Watched {
 
 }  // namespace
 
-struct Bench::Views {
-  std::map<std::string, TensorView> by_name;
-  TensorView operator[](const std::string& name) const {
-    const auto found = by_name.find(name);
-    return found == by_name.end() ? TensorView{} : found->second;
-  }
-};
-
 Bench::Bench() : workspace_(std::size_t{1} << 22) {}
 
 std::vector<std::byte>& Bench::block(const std::string& name, DType dtype) {
@@ -119,6 +117,7 @@ TensorView Bench::view_of(const Call& call, const std::string& name) {
   const Tensor& t = call.tensors.at(name);
   auto& bytes = block(t.alias.empty() ? name : t.alias, t.dtype);
   std::byte* data = t.null ? nullptr : bytes.data() + bytes.size() / 2 + t.byte_offset;
+  if (!t.device.is_host() && !t.null) data = elsewhere(data);
   return {data, t.dtype, t.device, t.shape, t.strides, t.read_only};
 }
 
@@ -137,10 +136,12 @@ TensorView Bench::view_of_integers(const Call& call, const std::string& name) {
     }
   }
   const std::vector<std::int64_t> flat{static_cast<std::int64_t>(t.values.size())};
-  return {t.null ? nullptr : bytes.data(), t.dtype, t.device, t.shape.empty() ? flat : t.shape};
+  std::byte* data = t.null ? nullptr : bytes.data();
+  if (!t.device.is_host() && !t.null) data = elsewhere(data);
+  return {data, t.dtype, t.device, t.shape.empty() ? flat : t.shape};
 }
 
-Bench::Views Bench::lay_out(const Call& call) {
+Views Bench::lay_out(const Call& call) {
   Views views;
   for (const auto& [name, tensor] : call.tensors) views.by_name[name] = view_of(call, name);
   for (const auto& [name, values] : call.integers) {
@@ -206,6 +207,7 @@ void Bench::invoke(const Call& call, const Views& v) {
       faults = check_kda(op, kda, call.boundaries ? &spec : nullptr, call.kda, context);
     }
     if (call.kind == Kind::merge) faults = check_merge_states(merge);
+    if (call.is_layer()) faults = check_layer(call, v, spec, context);
     if (!faults.empty()) throw Error(std::move(faults));
     return;
   }
@@ -220,6 +222,7 @@ void Bench::invoke(const Call& call, const Views& v) {
     case Kind::merge: return merge_states(merge, context);
     case Kind::pack: return pack(v["padded"], PackedBatch(spec), v["packed"], call.side);
     case Kind::unpack: return unpack(v["packed"], PackedBatch(spec), v["padded"], call.side);
+    default: return run_layer(call, v, spec, context);
   }
 }
 
@@ -230,6 +233,7 @@ Bench::Outcome Bench::run(const Call& call) {
     const bool packing = (call.kind == Kind::pack && name == "packed") ||
                          (call.kind == Kind::unpack && name == "padded");
     if ((!is_output(name) && !packing) || tensor.null || call.absurd) continue;
+    if (!tensor.device.is_host()) continue;
     const bool negative = std::any_of(tensor.shape.begin(), tensor.shape.end(),
                                       [](std::int64_t size) { return size < 0; });
     if (negative || tensor.shape.size() > TensorView::max_rank) continue;

@@ -39,7 +39,18 @@ struct Integers {
   bool null = false;
 };
 
-enum class Kind { attention, kda_recurrent, kda_chunk, merge, pack, unpack };
+enum class Kind {
+  attention,
+  kda_recurrent,
+  kda_chunk,
+  kda_gate,
+  l2norm,
+  short_convolution,
+  gated_rms_norm,
+  merge,
+  pack,
+  unpack,
+};
 
 struct Call {
   Kind kind = Kind::attention;
@@ -49,7 +60,10 @@ struct Call {
   bool capacity = false;
   std::optional<std::int64_t> max_seqlen_q = {}, max_seqlen_k = {};
   AttentionOptions attention = {};  ///< without its tensors
-  KdaOptions kda = {};
+  KdaOptions kda = {};              ///< gate, lower_bound and null_slot also of its neighbours
+  double eps = 1e-5;
+  bool silu = false;
+  GateActivation activation = GateActivation::swish;
   Side side = Side::query;
 
   std::string implementation = {};
@@ -61,6 +75,23 @@ struct Call {
   bool absurd = false;
 
   bool is_kda() const { return kind == Kind::kda_recurrent || kind == Kind::kda_chunk; }
+  bool is_layer() const {
+    return kind == Kind::kda_gate || kind == Kind::l2norm || kind == Kind::short_convolution ||
+           kind == Kind::gated_rms_norm;
+  }
+  /// The operation, for what has implementations to choose from.
+  std::optional<Op> op() const {
+    switch (kind) {
+      case Kind::attention: return Op::attention;
+      case Kind::kda_recurrent: return Op::kda_recurrent;
+      case Kind::kda_chunk: return Op::kda_chunk;
+      case Kind::kda_gate: return Op::kda_gate;
+      case Kind::l2norm: return Op::l2norm;
+      case Kind::short_convolution: return Op::short_convolution;
+      case Kind::gated_rms_norm: return Op::gated_rms_norm;
+      default: return {};
+    }
+  }
   Tensor* tensor(const std::string& name) {
     const auto found = tensors.find(name);
     return found == tensors.end() ? nullptr : &found->second;
@@ -73,12 +104,16 @@ struct Call {
 
 /// A legal call of a random kind, form and size.
 Call random_call(Random& random);
+/// Fills in a call whose kind is a neighbour of KDA.
+void random_layer(Random& random, Call& call);
 
 /// Everything that reproduces the call, for the message of a failure.
 std::string describe(const Call& call);
 
 /// Arguments that the operation writes to.
 bool is_output(const std::string& name);
+
+struct Views;
 
 /// Lays calls out and runs them, in memory that is kept from call to call.
 class Bench {
@@ -95,7 +130,6 @@ class Bench {
   Outcome run(const Call& call);
 
  private:
-  struct Views;
   std::vector<std::byte>& block(const std::string& name, DType dtype);
   TensorView view_of(const Call& call, const std::string& name);
   TensorView view_of_integers(const Call& call, const std::string& name);

@@ -8,14 +8,11 @@ namespace {
 
 const char* name_of(Kind kind) {
   switch (kind) {
-    case Kind::attention: return "attention";
-    case Kind::kda_recurrent: return "kda_recurrent";
-    case Kind::kda_chunk: return "kda_chunk";
     case Kind::merge: return "merge_states";
     case Kind::pack: return "pack";
     case Kind::unpack: return "unpack";
+    default: return "?";
   }
-  return "?";
 }
 
 std::string list(const std::vector<std::int64_t>& values) {
@@ -46,9 +43,9 @@ void describe(std::ostream& to, const std::string& name, const Integers& t) {
 
 std::string describe(const Call& call) {
   std::ostringstream to;
-  to << name_of(call.kind) << " by \"" << call.implementation << "\", threads " << call.threads
-     << ", level " << static_cast<int>(call.level) << ", workspace "
-     << static_cast<int>(call.workspace);
+  to << (call.op() ? to_string(*call.op()) : name_of(call.kind)) << " by \"" << call.implementation
+     << "\", threads " << call.threads << ", level " << static_cast<int>(call.level)
+     << ", workspace " << static_cast<int>(call.workspace);
   for (const auto& [name, tensor] : call.tensors) describe(to, name, tensor);
   for (const auto& [name, values] : call.integers) describe(to, name, values);
   if (!call.boundaries) to << "\n  no boundaries";
@@ -64,6 +61,11 @@ std::string describe(const Call& call) {
     to << "\n  scale " << k.scale.value_or(-1) << " gate " << static_cast<int>(k.gate) << " beta "
        << static_cast<int>(k.beta) << " lower_bound " << k.lower_bound << " chunk " << k.chunk_size
        << " null_slot " << k.null_slot << " v_first " << (k.state_layout == StateLayout::v_first);
+  }
+  if (call.is_layer()) {
+    to << "\n  gate " << static_cast<int>(k.gate) << " lower_bound " << k.lower_bound << " eps "
+       << call.eps << " silu " << call.silu << " activation " << static_cast<int>(call.activation)
+       << " null_slot " << k.null_slot;
   }
   return to.str();
 }

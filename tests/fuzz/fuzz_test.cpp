@@ -29,7 +29,6 @@ constexpr CodeName catalogue[] = {
 
 /// Codes that no call through the C++ interface can raise on a machine of any kind, and why.
 const std::map<Code, const char*> exempt = {
-    {Code::option_value, "an option's text, read by the command line and Python"},
     {Code::option_unknown, "an option's name, read by the command line and Python"},
     {Code::gradient_unsupported, "asked of torch tensors by the Python package"},
     {Code::argument_unsupported, "arguments of drop-ins, in the Python package"},
@@ -110,14 +109,7 @@ void expect_well_worded(const std::vector<Fault>& faults) {
   }
 }
 
-std::string reference(const Call& call) {
-  switch (call.kind) {
-    case Kind::attention: return "ref/attention";
-    case Kind::kda_recurrent: return "ref/kda_recurrent";
-    case Kind::kda_chunk: return "ref/kda_chunk";
-    default: return "";
-  }
-}
+std::string reference(const Call& call) { return call.op() ? "ref/" + to_string(*call.op()) : ""; }
 
 void expect_equal_to_the_reference(Bench& bench, const Call& call, const Bench::Outcome& actual) {
   Call plain = call;
@@ -142,8 +134,8 @@ void expect_equal_to_the_reference(Bench& bench, const Call& call, const Bench::
 
 TEST(Fuzz, SpoiltCallsAreRefusedOrRight) {
   std::vector<Mutation> mutations;
-  for (const auto& some :
-       {tensor_mutations(), boundary_mutations(), option_mutations(), kda_mutations()}) {
+  for (const auto& some : {tensor_mutations(), boundary_mutations(), option_mutations(),
+                           kda_mutations(), layer_mutations()}) {
     mutations.insert(mutations.end(), some.begin(), some.end());
   }
   const std::uint64_t seed = process_seed();

@@ -17,7 +17,8 @@ Tensor* any_of(Call& call, Random& random, const Names& names) {
   for (const std::string& name : names) {
     if (Tensor* t = call.tensor(name); t != nullptr) found.push_back(t);
   }
-  return found.empty() || !call.is_kda() ? nullptr : random.pick(found);
+  const bool fits = call.is_kda() || call.kind == Kind::short_convolution;
+  return found.empty() || !fits ? nullptr : random.pick(found);
 }
 Integers* any_slots(Call& call, Random& random, const Names& names) {
   std::vector<Integers*> found;

@@ -22,6 +22,7 @@ std::vector<Mutation> tensor_mutations();
 std::vector<Mutation> boundary_mutations();
 std::vector<Mutation> option_mutations();
 std::vector<Mutation> kda_mutations();
+std::vector<Mutation> layer_mutations();
 
 // Sums and products that wrap: a second mutation may find what an absurd one left.
 inline std::int64_t plus(std::int64_t a, std::int64_t b) {

@@ -12,17 +12,12 @@ double odd_number(Random& random) {
                                  -std::numeric_limits<double>::infinity(), -1.0, 0.0, 2.0});
 }
 
-bool computes(const Call& call) { return call.kind == Kind::attention || call.is_kda(); }
-
-Op op_of(const Call& call) {
-  if (call.kind == Kind::attention) return Op::attention;
-  return call.kind == Kind::kda_chunk ? Op::kda_chunk : Op::kda_recurrent;
-}
+bool computes(const Call& call) { return call.op().has_value(); }
 
 /// The first implementation of the call's operation whose name starts like this.
 bool force(Call& call, const std::string& prefix) {
   if (!computes(call)) return false;
-  for (const std::string& name : implementations(op_of(call))) {
+  for (const std::string& name : implementations(*call.op())) {
     if (!name.starts_with(prefix)) continue;
     call.implementation = name;
     return true;
@@ -46,7 +41,7 @@ std::vector<Mutation> option_mutations() {
       {"scale", Code::scale_invalid,
        [](Call& call, Random& random) {
          call.attention.softmax_scale = call.kda.scale = odd_number(random);
-         return computes(call);
+         return computes(call) && !call.is_layer();
        }},
       {"softcap", Code::softcap_invalid,
        [](Call& call, Random& random) {
@@ -80,7 +75,7 @@ std::vector<Mutation> option_mutations() {
       {"any implementation", Code::implementation_declined,
        [](Call& call, Random& random) {
          if (!computes(call)) return false;
-         call.implementation = random.pick(implementations(op_of(call)));
+         call.implementation = random.pick(implementations(*call.op()));
          return true;
        }},
       {"forced without instructions", Code::implementation_declined,

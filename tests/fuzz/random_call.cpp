@@ -232,19 +232,24 @@ void pack_call(Random& random, Call& call) {
 
 bool is_output(const std::string& name) {
   return name == "out" || name == "lse" || name == "final_state" || name == "chunk_states" ||
-         name == "state";
+         name == "state" || name == "residual_out";
 }
 
 Call random_call(Random& random) {
   Call call;
   call.threads = static_cast<int>(random.between(1, 3));
-  call.kind = random.pick(std::vector{Kind::attention, Kind::attention, Kind::attention,
-                                      Kind::kda_recurrent, Kind::kda_recurrent, Kind::kda_chunk,
-                                      Kind::kda_chunk, Kind::merge, Kind::pack, Kind::unpack});
+  call.kind = random.pick(std::vector{
+      Kind::attention, Kind::attention, Kind::attention, Kind::kda_recurrent, Kind::kda_recurrent,
+      Kind::kda_chunk, Kind::kda_chunk, Kind::kda_gate, Kind::l2norm, Kind::short_convolution,
+      Kind::short_convolution, Kind::gated_rms_norm, Kind::merge, Kind::pack, Kind::unpack});
   switch (call.kind) {
     case Kind::attention: attention_call(random, call); break;
     case Kind::kda_recurrent:
     case Kind::kda_chunk: kda_call(random, call); break;
+    case Kind::kda_gate:
+    case Kind::l2norm:
+    case Kind::short_convolution:
+    case Kind::gated_rms_norm: random_layer(random, call); break;
     case Kind::merge: merge_call(random, call); break;
     default: pack_call(random, call);
   }
