@@ -79,8 +79,10 @@ def fitting_call(function):
         "indptr": np.array([0, 1, 2]), "indices": np.array([0, 1]),
         "last_page_len": np.array([3, 3]),
     }  # fmt: skip
-    if function in ("flash_attn.flash_attn_func",) or function.endswith("with_kvcache"):
+    dense_functions = ("flash_attn_func", "flash_attn_kvpacked_func", "flash_attn_qkvpacked_func")
+    if function.endswith((*dense_functions, "with_kvcache")):
         by_name |= {"q": dense, "k": dense, "v": dense, "k_cache": dense, "v_cache": dense}
+        by_name |= {"kv": np.stack([dense] * 2, 2), "qkv": np.stack([dense] * 3, 2)}
         by_name |= {"cu_seqlens_q": None}
     if function.startswith("fla."):
         by_name |= {
@@ -114,8 +116,3 @@ def test_refused_arguments_are_refused_by_name(function, argument):
             target(**call, **{argument: value})
         assert [(f.code, f.argument) for f in caught.value.faults] == [("PA3009", argument)]
         assert caught.value.faults[0].help
-
-
-def test_snippets_run():
-    for snippet in re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.S):
-        exec(compile(snippet, str(PAGE), "exec"), {})

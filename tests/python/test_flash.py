@@ -46,6 +46,17 @@ def test_fa2_varlen(rng, kind, given, native):
     assert np.array_equal(other[0], out) and np.array_equal(other[1], lse)
 
 
+def test_dense_tensors_in_one(rng, kind):
+    q, k, v = (rng.standard_normal((2, 5, 4, 16), np.float32) for _ in range(3))
+    want = fa2.flash_attn_func(*map(kind, (q, k, v)), causal=True)
+    kv, qkv = kind(np.stack([k, v], 2)), kind(np.stack([q, k, v], 2))
+    assert np.array_equal(fa2.flash_attn_kvpacked_func(kind(q), kv, causal=True), want)
+    out, lse, _ = fa2.flash_attn_qkvpacked_func(qkv, causal=True, return_attn_probs=True)
+    assert np.array_equal(out, want) and tuple(lse.shape) == (2, 4, 5)
+    with pytest.raises(packattn.Error, match="PA1002"):
+        fa2.flash_attn_qkvpacked_func(qkv[0])
+
+
 def test_packed_tensors_and_spare_rows(rng, kind):
     q, k, v, cu_q, cu_k, max_q, max_k = packed(rng, kind, spare=3)
     out = fa2.flash_attn_varlen_func(q, k, v, cu_q, cu_k, max_q, max_k)

@@ -41,6 +41,8 @@ def test_ragged(rng, kind):
     out, lse = kind(np.empty((8, 4, 8), np.float32)), kind(np.empty((8, 4), np.float32))
     got = wrapper.run(q, k, v, out=out, lse=lse, return_lse=True)
     assert got[0] is out and got[1] is lse
+    for older in (wrapper.run_return_lse, wrapper.forward_return_lse):
+        assert np.array_equal(older(q, k, v)[1], lse)
     assert np.array_equal(wrapper.run(q, k, v), out)
     wrapper.plan(ends(LENGTHS_Q, kind), ends(LENGTHS_K, kind), 4, 2, 16, sm_scale=0.2)
     scaled = wrapper.run(q, k, v, q_scale=2.0, k_scale=0.5, v_scale=3.0)

@@ -9,7 +9,13 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("packattn.torch_ops")
 
 pytestmark = pytest.mark.torch
-CHECKS = ("test_schema", "test_autograd_registration", "test_faketensor")
+CHECKS = (
+    "test_schema",
+    "test_autograd_registration",
+    "test_faketensor",
+    "test_aot_dispatch_static",
+    "test_aot_dispatch_dynamic",
+)
 
 
 def ends(*lengths):

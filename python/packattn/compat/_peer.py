@@ -110,10 +110,13 @@ def arithmetic(like: Any) -> Any:
     return np
 
 
-def column(tensor: Any, index: int) -> Any:
-    """``tensor[:, index]``; what has no second dimension goes on, to be refused by its rank."""
+def column(tensor: Any, index: int, dim: int = 1) -> Any:
+    """``tensor[:, index]``, or that of a later dimension; what has no such dimension goes on, to be
+    refused by its rank."""
     shape = shape_of(tensor)
-    return tensor[:, index] if shape is not None and len(shape) > 1 and shape[1] > index else tensor
+    if shape is None or len(shape) <= dim or shape[dim] <= index:
+        return tensor
+    return tensor[(slice(None),) * dim + (index,)]
 
 
 def flat_rows(tensor: Any) -> Any:

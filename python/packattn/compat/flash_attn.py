@@ -64,6 +64,43 @@ def flash_attn_func(
         return out, lse, empty((0,), q)
 
 
+def flash_attn_kvpacked_func(
+    q: Tensor,
+    kv: Tensor,
+    dropout_p: float = 0.0,
+    softmax_scale: float | None = None,
+    causal: bool = False,
+    window_size: tuple[int, int] = (-1, -1),
+    softcap: float = 0.0,
+    alibi_slopes: Tensor | None = None,
+    deterministic: bool = False,
+    return_attn_probs: bool = False,
+) -> Any:
+    """`flash_attn_func` with keys and values in one tensor ``[B, S, 2, Hk, D]``."""
+    return flash_attn_func(
+        q, column(kv, 0, 2), column(kv, 1, 2), dropout_p, softmax_scale, causal, window_size,
+        softcap, alibi_slopes, deterministic, return_attn_probs,
+    )  # fmt: skip
+
+
+def flash_attn_qkvpacked_func(
+    qkv: Tensor,
+    dropout_p: float = 0.0,
+    softmax_scale: float | None = None,
+    causal: bool = False,
+    window_size: tuple[int, int] = (-1, -1),
+    softcap: float = 0.0,
+    alibi_slopes: Tensor | None = None,
+    deterministic: bool = False,
+    return_attn_probs: bool = False,
+) -> Any:
+    """`flash_attn_func` with all three in one tensor ``[B, S, 3, H, D]``."""
+    return flash_attn_func(
+        column(qkv, 0, 2), column(qkv, 1, 2), column(qkv, 2, 2), dropout_p, softmax_scale, causal,
+        window_size, softcap, alibi_slopes, deterministic, return_attn_probs,
+    )  # fmt: skip
+
+
 def flash_attn_varlen_func(
     q: Tensor,
     k: Tensor,

@@ -7,6 +7,7 @@ lse is of base 2 and ``[T, H]``. ``plan`` checks the boundaries; ``run`` uses th
 from __future__ import annotations
 
 import math
+from functools import partialmethod
 from typing import Any
 
 import numpy as np
@@ -217,7 +218,8 @@ class BatchPrefillWithRaggedKVCacheWrapper(_Wrapper):
         return self._run(q, k, v, scales, out, lse, return_lse, rows)
 
     begin_forward = plan
-    forward_return_lse = run
+    run_return_lse = partialmethod(run, return_lse=True)
+    forward_return_lse = run_return_lse
 
 
 def _jit_arguments(wrapper: Any, args: tuple[Any, ...]) -> list[list[str]]:
@@ -275,7 +277,8 @@ class _PagedWrapper(_Wrapper):
         scales = (q_scale, k_scale, v_scale)
         return self._run(q, k, v, scales, out, lse, return_lse, rows, **options)
 
-    forward_return_lse = run
+    run_return_lse = partialmethod(run, return_lse=True)
+    forward_return_lse = run_return_lse
 
 
 class BatchPrefillWithPagedKVCacheWrapper(_PagedWrapper):
