@@ -21,8 +21,22 @@ if(PACKATTN_SANITIZE)
                       # An index past a container's end stops even where its memory is live.
                       -D_GLIBCXX_ASSERTIONS
                       # g++ 12 sees uninitialised values in its own std::regex when instrumented.
-                      -Wno-maybe-uninitialized)
+                      -Wno-maybe-uninitialized -Wno-uninitialized)
   add_link_options(-fsanitize=address,undefined)
+endif()
+
+# AMX, for which a few units are compiled, and the parts of AVX-512 that go with it.
+include(CheckCXXCompilerFlag)
+set(PACKATTN_AVX512_BF16_OPTIONS
+  -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512bf16 -mfma -mf16c)
+if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+  # g++ 12 sees uninitialised values in its own intrinsics.
+  list(APPEND PACKATTN_AVX512_BF16_OPTIONS -Wno-maybe-uninitialized -Wno-uninitialized)
+endif()
+set(PACKATTN_AMX OFF)
+if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64)$" AND CMAKE_SYSTEM_NAME STREQUAL "Linux")
+  check_cxx_compiler_flag("-mavx512bf16 -mamx-bf16" PACKATTN_COMPILER_HAS_AMX)
+  set(PACKATTN_AMX ${PACKATTN_COMPILER_HAS_AMX})
 endif()
 
 # packattn_own_code(target): language level, visibility and warnings of our own targets.

@@ -17,18 +17,13 @@ std::int64_t count_tiles(const AttentionCall& call, std::int64_t tile_rows) {
 }
 
 /// Many rows share the cost of packing their keys, as long as what they need stays in the second
-/// level cache; too few tiles leave threads idle. The choice changes no bit.
-std::int64_t choose_tile_rows(const AttentionCall& call, const TileKernel& kernel, int threads) {
+/// level cache.
+std::int64_t most_rows(const AttentionProblem& problem, const TileKernel& kernel) {
   constexpr std::int64_t cache_floats = 96 * 1024;
   const std::int64_t block = kernel.block_rows;
   const std::int64_t row_floats =
-      padded_head(call.problem) + key_tile + 2 * padded_value(call.problem, kernel.panel);
-  std::int64_t rows =
-      std::clamp(cache_floats / row_floats / block * block, 2 * block, round_up(192, block));
-  while (threads > 1 && rows > 2 * block && count_tiles(call, rows) < 4 * threads) {
-    rows = round_up(rows / 2, block);
-  }
-  return rows;
+      padded_head(problem) + key_tile + 2 * padded_value(problem, kernel.panel);
+  return std::clamp(cache_floats / row_floats / block * block, 2 * block, round_up(192, block));
 }
 
 /// The keys that at least one row of the work sees.
@@ -65,12 +60,18 @@ std::int64_t part_floats(const AttentionProblem& problem, const TileKernel& kern
   return static_cast<std::int64_t>(size.used() / sizeof(float));
 }
 
-std::shared_ptr<const Plan> make_plan(const TileKernel& kernel, const AttentionCall& call,
-                                      int threads) {
+std::int64_t fit_tile_rows(const AttentionCall& call, std::int64_t rows, std::int64_t least,
+                           std::int64_t step, int threads) {
+  while (threads > 1 && rows > least && count_tiles(call, rows) < 4 * threads) {
+    rows = round_up(rows / 2, step);
+  }
+  return rows;
+}
+
+std::int64_t lay_out(AttentionPlan& plan, const AttentionCall& call, int threads,
+                     const std::function<std::int64_t(std::int64_t rows)>& floats_of_part) {
   const AttentionProblem& problem = call.problem;
-  auto plan = std::make_shared<AttentionPlan>();
-  plan->tile_rows = choose_tile_rows(call, kernel, threads);
-  const bool few_tiles = threads > 1 && count_tiles(call, plan->tile_rows) < 4 * threads;
+  const bool few_tiles = threads > 1 && count_tiles(call, plan.tile_rows) < 4 * threads;
   std::vector<std::pair<std::int64_t, Work>> costs;
   std::int64_t parts = 0;
 
@@ -78,27 +79,27 @@ std::shared_ptr<const Plan> make_plan(const TileKernel& kernel, const AttentionC
   for (std::size_t n = 0; n < sequences.size(); ++n) {
     const Sequence& s = sequences[n];
     const std::int64_t rows = s.q_length * problem.group();
-    for (std::int64_t begin = 0; begin < rows; begin += plan->tile_rows) {
-      Work work{static_cast<std::int64_t>(n), begin, std::min(plan->tile_rows, rows - begin)};
+    for (std::int64_t begin = 0; begin < rows; begin += plan.tile_rows) {
+      Work work{static_cast<std::int64_t>(n), begin, std::min(plan.tile_rows, rows - begin)};
       const KeyRange seen = seen_by(problem, s, work);
       if (!seen.empty()) {
         work.split_begin = seen.begin / key_split;
         work.split_end = (seen.end + key_split - 1) / key_split;
       }
       const std::int64_t splits = work.split_end - work.split_begin;
-      plan->long_keys = plan->long_keys || splits > 1;
-      if (splits <= 1 || !few_tiles || rows > plan->tile_rows) {
+      plan.long_keys = plan.long_keys || splits > 1;
+      if (splits <= 1 || !few_tiles || rows > plan.tile_rows) {
         costs.emplace_back((seen.end - seen.begin) * work.rows, work);
         continue;
       }
       work.parts = parts;
-      plan->joins.push_back(work);
+      plan.joins.push_back(work);
       for (std::int64_t split = work.split_begin; split < work.split_end; ++split) {
         Work single = work;
         single.split_begin = split;
         single.split_end = split + 1;
         single.parts = parts;
-        parts += problem.heads_k * part_floats(problem, kernel, work.rows);
+        parts += problem.heads_k * floats_of_part(work.rows);
         costs.emplace_back(key_split * work.rows, single);
       }
     }
@@ -111,7 +112,18 @@ std::shared_ptr<const Plan> make_plan(const TileKernel& kernel, const AttentionC
     };
     return key(a) < key(b);
   });
-  for (const auto& cost : costs) plan->work.push_back(cost.second);
+  for (const auto& cost : costs) plan.work.push_back(cost.second);
+  return parts;
+}
+
+std::shared_ptr<const Plan> make_plan(const TileKernel& kernel, const AttentionCall& call,
+                                      int threads) {
+  const AttentionProblem& problem = call.problem;
+  const std::int64_t block = kernel.block_rows;
+  auto plan = std::make_shared<AttentionPlan>();
+  plan->tile_rows = fit_tile_rows(call, most_rows(problem, kernel), 2 * block, block, threads);
+  const std::int64_t parts = lay_out(
+      *plan, call, threads, [&](std::int64_t rows) { return part_floats(problem, kernel, rows); });
 
   Cutter size;
   cut_scratch(problem, kernel, plan->tile_rows, plan->long_keys, size);

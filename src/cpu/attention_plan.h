@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -61,6 +62,16 @@ WorkerScratch cut_scratch(const AttentionProblem& problem, const TileKernel& ker
 /// Floats of the result of one split for one key head.
 std::int64_t part_floats(const AttentionProblem& problem, const TileKernel& kernel,
                          std::int64_t rows);
+
+/// Rows of a tile: `rows`, or fewer, down to `least`, where that would leave threads idle. The
+/// choice changes no bit.
+std::int64_t fit_tile_rows(const AttentionCall& call, std::int64_t rows, std::int64_t least,
+                           std::int64_t step, int threads);
+
+/// Fills in work and joins for tiles of `plan.tile_rows` rows. Returns the floats that the results
+/// of single splits take, `floats_of_part(rows)` for each.
+std::int64_t lay_out(AttentionPlan& plan, const AttentionCall& call, int threads,
+                     const std::function<std::int64_t(std::int64_t rows)>& floats_of_part);
 
 std::shared_ptr<const Plan> make_plan(const TileKernel& kernel, const AttentionCall& call,
                                       int threads);

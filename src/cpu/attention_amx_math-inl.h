@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0
+// AVX-512 functions for the kernels on AMX tiles. Internal to the unit that includes it, which has
+// to be compiled for AVX-512 with bf16.
+#pragma once
+
+#include <cstdint>
+#include <limits>
+
+#include <immintrin.h>
+
+namespace packattn::cpu {
+namespace {
+
+constexpr float infinity = std::numeric_limits<float>::infinity();
+
+/// 2^(x c) for x <= 0 (or a little more) and c > 0, relative error 1.6e-7, exactly 1 at x = 0,
+/// exactly 0 from x c < -126.5 on and at -infinity. NaN stays NaN. The polynomial is the minimax
+/// one of degree 5 on [-1/2, 1/2] with constant 1; c is multiplied in where the exponent is
+/// rounded, so that x, a difference from the maximum, is exact.
+class Exp2 {
+ public:
+  explicit Exp2(float c) : factor_(_mm512_set1_ps(c)), lowest_(_mm512_set1_ps(-127.0F / c)) {}
+
+  __m512 operator()(__m512 x) const {
+    // Adding 1.5 * 2^23 rounds to an integer and leaves it in the low bits; with 127 added there,
+    // shifting them into the exponent makes the power of two. Max keeps its second operand if that
+    // is NaN.
+    const __m512 magic = _mm512_set1_ps(12582912.0F + 127.0F);
+    x = _mm512_max_ps(lowest_, x);
+    const __m512 rounded = _mm512_fmadd_ps(x, factor_, magic);
+    const __m512 f = _mm512_fmsub_ps(x, factor_, _mm512_sub_ps(rounded, magic));
+    const __m512i power = _mm512_slli_epi32(_mm512_castps_si512(rounded), 23);
+    __m512 p = _mm512_set1_ps(1.326472731e-3F);
+    p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(9.671512991e-3F));
+    p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(5.550733585e-2F));
+    p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(2.402224243e-1F));
+    p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(6.931470037e-1F));
+    p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(1.0F));
+    return _mm512_mul_ps(p, _mm512_castsi512_ps(power));
+  }
+
+ private:
+  __m512 factor_, lowest_;
+};
+
+/// tanh x, relative error 3e-7 also near 0, where a softcap works most of the time.
+inline __m512 tanh(__m512 x) {
+  const __m512 magnitude = _mm512_abs_ps(x);
+  // Odd polynomial below 0.625 (the coefficients of Cephes' tanhf).
+  const __m512 z = _mm512_mul_ps(x, x);
+  __m512 p = _mm512_set1_ps(-5.70498872745e-3F);
+  p = _mm512_fmadd_ps(p, z, _mm512_set1_ps(2.06390887954e-2F));
+  p = _mm512_fmadd_ps(p, z, _mm512_set1_ps(-5.37397155531e-2F));
+  p = _mm512_fmadd_ps(p, z, _mm512_set1_ps(1.33314422036e-1F));
+  p = _mm512_fmadd_ps(p, z, _mm512_set1_ps(-3.33332819422e-1F));
+  const __m512 near = _mm512_fmadd_ps(_mm512_mul_ps(p, z), x, x);
+  // (1 - e) / (1 + e) with e = e^(-2 |x|) above.
+  const __m512 one = _mm512_set1_ps(1.0F);
+  const __m512 e = Exp2(2.88539008177793F)(_mm512_sub_ps(_mm512_setzero_ps(), magnitude));
+  const __m512 far = _mm512_div_ps(_mm512_sub_ps(one, e), _mm512_add_ps(one, e));
+  const __m512 sign = _mm512_and_ps(x, _mm512_set1_ps(-0.0F));
+  const __mmask16 small = _mm512_cmp_ps_mask(magnitude, _mm512_set1_ps(0.625F), _CMP_LT_OQ);
+  return _mm512_mask_mov_ps(_mm512_or_ps(far, sign), small, near);
+}
+
+/// Transposes 16 vectors of 16 units of 4 bytes.
+inline void transpose(__m512i (&r)[16]) {
+  __m512i t[16];
+  for (int i = 0; i < 16; i += 2) {
+    t[i] = _mm512_unpacklo_epi32(r[i], r[i + 1]);
+    t[i + 1] = _mm512_unpackhi_epi32(r[i], r[i + 1]);
+  }
+  for (int i = 0; i < 16; i += 4) {
+    r[i] = _mm512_unpacklo_epi64(t[i], t[i + 2]);
+    r[i + 1] = _mm512_unpackhi_epi64(t[i], t[i + 2]);
+    r[i + 2] = _mm512_unpacklo_epi64(t[i + 1], t[i + 3]);
+    r[i + 3] = _mm512_unpackhi_epi64(t[i + 1], t[i + 3]);
+  }
+  // Now the 128-bit parts of r[4 a + i] are columns 4 p + i of rows 4 a .. 4 a + 3.
+  for (int i = 0; i < 4; ++i) {
+    const __m512i low01 = _mm512_shuffle_i32x4(r[i], r[4 + i], 0x88);
+    const __m512i high01 = _mm512_shuffle_i32x4(r[i], r[4 + i], 0xdd);
+    const __m512i low23 = _mm512_shuffle_i32x4(r[8 + i], r[12 + i], 0x88);
+    const __m512i high23 = _mm512_shuffle_i32x4(r[8 + i], r[12 + i], 0xdd);
+    t[i] = _mm512_shuffle_i32x4(low01, low23, 0x88);
+    t[8 + i] = _mm512_shuffle_i32x4(low01, low23, 0xdd);
+    t[4 + i] = _mm512_shuffle_i32x4(high01, high23, 0x88);
+    t[12 + i] = _mm512_shuffle_i32x4(high01, high23, 0xdd);
+  }
+  for (int i = 0; i < 16; ++i) r[i] = t[i];
+}
+
+/// Two vectors of floats as 32 bf16, to nearest, those of `low` first.
+inline __m512i to_bf16(__m512 low, __m512 high) { return (__m512i)_mm512_cvtne2ps_pbh(high, low); }
+/// The bf16 in the even and the odd places of a vector of 32, as floats.
+inline __m512 even_floats(__m512i x) { return _mm512_castsi512_ps(_mm512_slli_epi32(x, 16)); }
+inline __m512 odd_floats(__m512i x) {
+  return _mm512_castsi512_ps(_mm512_and_si512(x, _mm512_set1_epi32(-65536)));
+}
+
+/// Elements of a and b in turn: those of `low` the first 16 of each, else the last 16.
+inline __m512i interleave(__m512i a, __m512i b, bool low) {
+  const __m512i step = _mm512_set_epi16(47, 15, 46, 14, 45, 13, 44, 12, 43, 11, 42, 10, 41, 9, 40,
+                                        8, 39, 7, 38, 6, 37, 5, 36, 4, 35, 3, 34, 2, 33, 1, 32, 0);
+  const __m512i index = low ? step : _mm512_add_epi16(step, _mm512_set1_epi16(16));
+  return _mm512_permutex2var_epi16(a, index, b);
+}
+
+/// Floats of one row in the type of `to`; `mask` says how many. A NaN has to be the quiet one.
+inline void store_row(__m512 x, __mmask16 mask, float* to) { _mm512_mask_storeu_ps(to, mask, x); }
+inline void store_row(__m512 x, __mmask16 mask, Half* to) {
+  const __m256i half = _mm512_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+  _mm256_mask_storeu_epi16(to, mask, half);
+}
+inline void store_row(__m512 x, __mmask16 mask, BFloat16* to) {
+  // Not the conversion instruction: it takes subnormals for 0.
+  const __m512i bits = _mm512_castps_si512(x);
+  const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
+  const __m512i rounded = _mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff)));
+  _mm256_mask_storeu_epi16(to, mask, _mm512_cvtepi32_epi16(_mm512_srli_epi32(rounded, 16)));
+}
+
+}  // namespace
+}  // namespace packattn::cpu

@@ -1,0 +1,401 @@
+// SPDX-License-Identifier: Apache-2.0
+// Softmax attention of a tile of query rows on AMX tiles; docs/kernels/amx.md explains it. `Tiles`
+// are the processor's, or emulated ones (tests/support/emulated_tiles.h).
+//
+// A unit is a strip of 32 rows and a block of 128 keys. Three units are in work at a time, in one
+// stream of instructions: while the vector units soften unit u, the tile unit computes the scores
+// of u + 1 and gathers the values of u - 1.
+//
+//   score   S^T = K Q^T      32 keys x 32 rows at a time, D / 32 steps        scores[u % 2]
+//   soften  P = 2^((S - m) c), a row a lane; sums                             weights[u % 2]
+//   gather  O^T += V^T P^T   32 columns x 32 rows at a time                   part.values
+//
+// A row's bits depend on nothing but the row: lanes do not mix; every sum runs over the keys from
+// key 0 on, block by block; a key that a row does not see adds an exact 0, whether it is visited or
+// not.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <span>
+
+#include "cpu/attention_amx.h"
+#include "cpu/attention_amx_pack-inl.h"
+#include "cpu/attention_amx_softmax-inl.h"
+
+namespace packattn::cpu {
+namespace {
+
+struct Unit {
+  std::int64_t strip = 0;
+  std::int64_t first_key = 0;       ///< of the block
+  std::int64_t begin = 0, end = 0;  ///< groups of the block that some row sees
+  bool masked = false;              ///< some row does not see all of them
+  std::span<const TileRow> rows;
+  PackedKeys packed;
+};
+
+/// The units of a tile and a split, blocks of keys one after another, and in each the strips.
+class Units {
+ public:
+  Units(const AttentionTile& tile, std::int64_t split, const PackedKeys* shared,
+        void (*pack)(const AttentionProblem&, const KeyRows&, const KeyRows&, std::int64_t,
+                     std::int64_t, const PackedKeys&),
+        const AmxScratch& w)
+      : tile_(tile),
+        shared_(shared),
+        pack_(pack),
+        scratch_(w),
+        strips_((std::ssize(tile.rows) + strip_rows - 1) / strip_rows),
+        block_(split * key_split - key_tile),
+        end_(std::min((split + 1) * key_split, tile.rows.back().visible.end)),
+        strip_(strips_) {}
+
+  bool next(Unit& unit) {
+    for (;;) {
+      if (strip_ == strips_) {
+        block_ += key_tile;
+        if (block_ >= end_) return false;
+        strip_ = 0;
+        const KeyRange seen = seen_of(tile_.rows);
+        packed_ = shared_;
+        if (seen.empty()) {
+          strip_ = strips_;
+          continue;
+        }
+        if (shared_ == nullptr) pack_block(seen);
+      }
+      if (take(unit, strip_++)) return true;
+    }
+  }
+
+ private:
+  KeyRange seen_of(std::span<const TileRow> rows) const {
+    return {std::max(block_, rows.front().visible.begin),
+            std::min({block_ + key_tile, end_, rows.back().visible.end})};
+  }
+
+  bool take(Unit& unit, std::int64_t strip) const {
+    const auto first = static_cast<std::size_t>(strip * strip_rows);
+    const auto rows =
+        tile_.rows.subspan(first, std::min<std::size_t>(strip_rows, tile_.rows.size() - first));
+    const KeyRange seen = seen_of(rows);
+    if (seen.empty()) return false;
+    unit = {.strip = strip,
+            .first_key = block_,
+            .begin = (seen.begin - block_) / group_keys,
+            .end = (seen.end - block_ + group_keys - 1) / group_keys,
+            .rows = rows,
+            .packed = *packed_};
+    unit.masked = rows.back().visible.begin > block_ + unit.begin * group_keys ||
+                  rows.front().visible.end < block_ + unit.end * group_keys;
+    return true;
+  }
+
+  void pack_block(KeyRange seen) {
+    const PackedKeys& to =
+        scratch_.blocks[blocks_packed_++ % 3];  // units of three blocks are in work
+    own_ = to;
+    own_.first_group = seen.begin / group_keys;
+    pack_(tile_.problem, tile_.k, tile_.v, own_.first_group * group_keys, seen.end, own_);
+    packed_ = &own_;
+  }
+
+  const AttentionTile& tile_;
+  const PackedKeys* shared_;
+  void (*pack_)(const AttentionProblem&, const KeyRows&, const KeyRows&, std::int64_t, std::int64_t,
+                const PackedKeys&);
+  const AmxScratch& scratch_;
+  std::int64_t strips_, block_, end_, strip_;
+  std::int64_t blocks_packed_ = 0;
+  const PackedKeys* packed_ = nullptr;
+  PackedKeys own_;
+};
+
+template <class Tiles, int terms>
+class Attend {
+ public:
+  Attend(const AttentionTile& tile, const AmxScratch& w)
+      : tile_(tile), w_(w), shape_(tile.problem) {}
+
+  void operator()(std::int64_t split, const PackedKeys* shared) {
+    clear();
+    Units units(tile_, split, shared, pack_keys<terms>, w_);
+    Unit older, now, newer;
+    bool have_older = false, have_now = units.next(now);
+    if (have_now) score(now, parity_, [] {});
+    while (have_now || have_older) {
+      const bool have_newer = have_now && units.next(newer);
+      if (have_now) step(have_older ? &older : nullptr, now, have_newer ? &newer : nullptr);
+      else gather(older, (parity_ + 1) % 2, [] {});
+      parity_ = (parity_ + 1) % 2;
+      older = now;
+      now = newer;
+      have_older = have_now;
+      have_now = have_newer;
+    }
+    if (odd_found_) {
+      const std::int64_t strips = (std::ssize(tile_.rows) + strip_rows - 1) / strip_rows;
+      for (std::int64_t i = 0; i < strips * shape_.value_strip_floats(); ++i) {
+        w_.part.values[i] += w_.odd_values[i];
+      }
+    }
+  }
+
+ private:
+  void clear() {
+    const std::int64_t rows = round_up(std::ssize(tile_.rows), strip_rows);
+    std::fill_n(w_.part.maximum, rows, -infinity);
+    std::fill_n(w_.part.sum, rows, 0.0F);
+    std::fill_n(w_.part.weight, rows, 0.0F);
+    std::fill_n(w_.part.values, rows / strip_rows * shape_.value_strip_floats(), 0.0F);
+  }
+
+  /// S^T of a unit into the buffer `parity`. `between` is called after each step of products.
+  template <class F>
+  void score(const Unit& u, int parity, F&& between) {
+    const std::int64_t steps = shape_.head_steps;
+    const std::byte* q = w_.q + u.strip * shape_.query_strip_bytes();
+    float* scores = w_.scores[parity];
+    for (std::int64_t g = u.begin; g < u.end; ++g) {
+      const std::byte* k = u.packed.keys + (u.first_key / group_keys + g - u.packed.first_group) *
+                                               shape_.key_group_bytes();
+      Tiles::template zero<0>();
+      Tiles::template zero<1>();
+      Tiles::template zero<2>();
+      Tiles::template zero<3>();
+      for (std::int64_t s = 0; s < steps; ++s) {
+        for (int a = 0; a < terms; ++a) {
+          const std::byte* key = k + (a * steps + s) * tile_bytes;
+          Tiles::template load<4>(key, 64);
+          Tiles::template load<5>(key + terms * steps * tile_bytes, 64);
+          for (int b = 0; b < terms; ++b) {
+            const std::byte* query = q + (b * steps + s) * 2 * tile_bytes;
+            Tiles::template load<6>(query, 64);
+            Tiles::template load<7>(query + tile_bytes, 64);
+            multiply();
+            between();
+          }
+        }
+      }
+      constexpr std::int64_t row_bytes = strip_rows * std::int64_t{sizeof(float)};
+      float* to = scores + g * group_keys * strip_rows;
+      Tiles::template store<0>(to, row_bytes);
+      Tiles::template store<1>(to + 16, row_bytes);
+      Tiles::template store<2>(to + 16 * strip_rows, row_bytes);
+      Tiles::template store<3>(to + 16 * strip_rows + 16, row_bytes);
+    }
+  }
+
+  /// O^T += V^T P^T of a unit.
+  template <class F>
+  void gather(const Unit& u, int parity, F&& between) {
+    float* values = w_.part.values + u.strip * shape_.value_strip_floats();
+    for (std::int64_t c = 0; c < shape_.value_tiles; c += 2) {
+      float* sums = values + c * 2 * tile_floats;
+      Tiles::template load<0>(sums, 64);
+      Tiles::template load<1>(sums + tile_floats, 64);
+      Tiles::template load<2>(sums + 2 * tile_floats, 64);
+      Tiles::template load<3>(sums + 3 * tile_floats, 64);
+      for (std::int64_t g = u.begin; g < u.end; ++g) {
+        const std::byte* v =
+            u.packed.values +
+            (u.first_key / group_keys + g - u.packed.first_group) * shape_.value_group_bytes();
+        for (int a = 0; a < terms; ++a) {
+          const std::byte* value = v + (a * shape_.value_tiles + c) * tile_bytes;
+          Tiles::template load<4>(value, 64);
+          Tiles::template load<5>(value + tile_bytes, 64);
+          for (int b = 0; a + b < terms; ++b) {  // the product of both second terms is below 2^-16
+            constexpr std::int64_t row_bytes = strip_rows * 4;
+            const std::byte* weight =
+                w_.weights[parity] + (b * key_tile / 2 + g * group_keys / 2) * row_bytes;
+            Tiles::template load<6>(weight, row_bytes);
+            Tiles::template load<7>(weight + 64, row_bytes);
+            multiply();
+            between();
+          }
+        }
+      }
+      Tiles::template store<0>(sums, 64);
+      Tiles::template store<1>(sums + tile_floats, 64);
+      Tiles::template store<2>(sums + 2 * tile_floats, 64);
+      Tiles::template store<3>(sums + 3 * tile_floats, 64);
+    }
+  }
+
+  static void multiply() {
+    Tiles::template multiply<0, 4, 6>();
+    Tiles::template multiply<1, 4, 7>();
+    Tiles::template multiply<2, 5, 6>();
+    Tiles::template multiply<3, 5, 7>();
+  }
+
+  std::int64_t steps_of_score(const Unit& u) const {
+    return (u.end - u.begin) * shape_.head_steps * terms * terms;
+  }
+  std::int64_t steps_of_gather(const Unit& u) const {
+    return (u.end - u.begin) * shape_.value_tiles / 2 * terms * (terms + 1) / 2;
+  }
+
+  /// Softens `now` between the products of its neighbours.
+  void step(const Unit* older, const Unit& now, const Unit* newer) {
+    float* scores = w_.scores[parity_];
+    const std::int64_t begin = now.begin * group_keys, end = now.end * group_keys;
+    if (!tile_.rule.plain) {
+      shape_scores(tile_.rule, now.rows, now.first_key, begin, end, scores);
+    }
+    if (now.masked) mask_scores(StripKeys(now.rows, now.first_key), begin, end, scores);
+    const std::int64_t row = now.strip * strip_rows;
+    Soften<terms> left(tile_.rule, begin, end, scores, w_.part, row);
+    Soften<terms> right(tile_.rule, begin, end, scores + 16, w_.part, row + 16);
+
+    const std::int64_t steps =
+        (newer ? steps_of_score(*newer) : 0) + (older ? steps_of_gather(*older) : 0);
+    const std::int64_t pairs = (end - begin) / 2;
+    const std::int64_t pairs_a_step = steps == 0 ? pairs : (pairs + steps - 1) / steps;
+    std::byte* weights = w_.weights[parity_];
+    std::int64_t pair = begin / 2;
+    typename Soften<terms>::Sums left_sums, right_sums;
+    const auto soften_to = [&](std::int64_t stop) {
+      auto l = left_sums, r = right_sums;  // registers do not survive the products
+      for (; pair < stop; ++pair) {
+        left.take(scores, pair, weights, l);
+        right.take(scores + 16, pair, weights + 64, r);
+      }
+      left_sums = l;
+      right_sums = r;
+    };
+    const auto soften = [&] { soften_to(std::min(pair + pairs_a_step, end / 2)); };
+    if (newer) score(*newer, (parity_ + 1) % 2, soften);
+    if (older) gather(*older, (parity_ + 1) % 2, soften);
+    soften_to(end / 2);
+
+    left.finish(left_sums);
+    right.finish(right_sums);
+    float* values = w_.part.values + now.strip * shape_.value_strip_floats();
+    float* odd_values = w_.odd_values + now.strip * shape_.value_strip_floats();
+    const auto rescale = [&](const Soften<terms>& half, std::int64_t at) {
+      if (half.changed() == 0) return;
+      rescale_values(half.rescale(), shape_.value_tiles, values + at);
+      if (odd_found_) rescale_values(half.rescale(), shape_.value_tiles, odd_values + at);
+    };
+    rescale(left, 0);
+    rescale(right, tile_floats);
+    gather_odd(now, weights, odd_values);
+  }
+
+  void gather_odd(const Unit& now, const std::byte* weights, float* odd_values) {
+    const std::int64_t first = now.first_key / group_keys - now.packed.first_group;
+    for (std::int64_t g = now.begin; g < now.end; ++g) {
+      if (now.packed.odd[first + g] == 0) continue;
+      if (!odd_found_) {
+        const std::int64_t strips = (std::ssize(tile_.rows) + strip_rows - 1) / strip_rows;
+        std::fill_n(w_.odd_values, strips * shape_.value_strip_floats(), 0.0F);
+        odd_found_ = true;
+      }
+      gather_odd_values<terms>(tile_, StripKeys(now.rows, now.first_key), now.first_key, g, weights,
+                               odd_values);
+    }
+  }
+
+  const AttentionTile& tile_;
+  const AmxScratch& w_;
+  AmxShape shape_;
+  int parity_ = 0;  ///< of the buffers of the unit that is softened
+  bool odd_found_ = false;
+};
+
+template <class Tiles>
+void attend_tile(const AttentionTile& tile, std::int64_t split, const PackedKeys* packed,
+                 const AmxScratch& w) {
+  const Tiles tiles;
+  if (tile.problem.dtype == DType::f16) Attend<Tiles, 2>(tile, w)(split, packed);
+  else Attend<Tiles, 1>(tile, w)(split, packed);
+}
+
+inline void pack_tile_keys(const AttentionProblem& problem, const KeyRows& k, const KeyRows& v,
+                           std::int64_t begin, std::int64_t end, const PackedKeys& to) {
+  if (problem.dtype == DType::f16) pack_keys<2>(problem, k, v, begin, end, to);
+  else pack_keys<1>(problem, k, v, begin, end, to);
+}
+
+inline void load_tile_queries(const AttentionTile& tile, const AmxScratch& w) {
+  if (tile.problem.dtype == DType::f16) pack_queries<2>(tile, w);
+  else pack_queries<1>(tile, w);
+}
+
+/// What a row's sums are divided by, or multiplied with, and its lse.
+struct RowEnd {
+  float by = 1;
+  float lse = -infinity;
+};
+
+inline RowEnd end_of_row(const AttentionTile& tile, const AmxStates& total, std::int64_t r) {
+  const TileRow& row = tile.rows[static_cast<std::size_t>(r)];
+  const double sink = row.sink ? double{*row.sink} : -double{infinity};
+  if (row.visible.empty()) return {row.sink ? 0.0F : 1.0F, static_cast<float>(sink)};
+  const double maximum = total.maximum[r] * tile.rule.lse_factor + row.lse_offset;
+  if (!row.sink) {
+    return {total.weight[r], static_cast<float>(maximum + std::log(double{total.sum[r]}))};
+  }
+  const double largest = std::max(maximum, sink);
+  const double scale = std::exp(maximum - largest), rest = std::exp(sink - largest);
+  return {static_cast<float>(scale / (total.weight[r] * scale + rest)),
+          static_cast<float>(largest + std::log(total.sum[r] * scale + rest))};
+}
+
+/// Turns 16 rows round and writes them.
+template <class Out>
+void write_rows(const AttentionTile& tile, std::int64_t first, const float* by,
+                const float* values) {
+  const std::int64_t dims = tile.problem.value_dim;
+  const std::int64_t count = std::min<std::int64_t>(16, std::ssize(tile.rows) - first);
+  const __m512 factor = _mm512_load_ps(by);
+  const bool divide = tile.rows[static_cast<std::size_t>(first)].sink == nullptr;
+  for (std::int64_t c = 0; c < dims; c += 16, values += 2 * tile_floats) {
+    __m512i x[16];
+    for (int i = 0; i < 16; ++i) {
+      const __m512 sum = _mm512_load_ps(values + 16 * i);
+      // Adding 0 turns -0 into 0.
+      const __m512 y = _mm512_add_ps(
+          divide ? _mm512_div_ps(sum, factor) : _mm512_mul_ps(sum, factor), _mm512_setzero_ps());
+      const __mmask16 number = _mm512_cmp_ps_mask(y, y, _CMP_EQ_OQ);
+      x[i] = _mm512_mask_mov_epi32(_mm512_set1_epi32(0x7fc00000), number, _mm512_castps_si512(y));
+    }
+    transpose(x);
+    const auto mask = static_cast<__mmask16>(first_of_32(std::min<std::int64_t>(16, dims - c)));
+    for (std::int64_t i = 0; i < count; ++i) {
+      auto* out = reinterpret_cast<Out*>(tile.rows[static_cast<std::size_t>(first + i)].out);
+      store_row(_mm512_castsi512_ps(x[i]), mask, out + c);
+    }
+  }
+}
+
+inline void finish_tile(const AttentionTile& tile, const AmxStates& total) {
+  const AmxShape shape(tile.problem);
+  for (std::int64_t first = 0; first < std::ssize(tile.rows); first += 16) {
+    alignas(64) float by[16];
+    std::fill_n(by, 16, 1.0F);
+    float* values = total.values + first / strip_rows * shape.value_strip_floats() +
+                    first % strip_rows / 16 * tile_floats;
+    for (std::int64_t r = first; r < std::min<std::int64_t>(first + 16, std::ssize(tile.rows));
+         ++r) {
+      const TileRow& row = tile.rows[static_cast<std::size_t>(r)];
+      const RowEnd end = end_of_row(tile, total, r);
+      by[r - first] = end.by;
+      if (row.lse) *row.lse = end.lse;
+    }
+    with_float_type(tile.problem.out_dtype,
+                    [&]<class Out>(Out) { write_rows<Out>(tile, first, by, values); });
+  }
+}
+
+template <class Tiles>
+constexpr AmxAttention attention_on() {
+  return {pack_tile_keys, load_tile_queries, attend_tile<Tiles>, merge_states, finish_tile};
+}
+
+}  // namespace
+}  // namespace packattn::cpu
