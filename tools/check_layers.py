@@ -167,18 +167,19 @@ def check_library_manners(file):
 
 
 def check_assembly(files):
-    homes = []
+    """One file of a backend may hold inline assembly: its wrappers of instructions."""
+    homes = {}
     for file in files:
         match = INLINE_ASSEMBLY.search(file.code)
-        if match:
-            homes.append(Fault(file.path, file.code.count("\n", 0, match.start()) + 1, ""))
-    in_cuda = [home for home in homes if home.path.startswith("src/cuda/")]
-    for home in homes:
-        if home not in in_cuda:
-            yield Fault(home.path, home.line, "inline assembly outside src/cuda")
-        elif home != in_cuda[0]:
-            text = f"inline assembly in a second file; {in_cuda[0].path} has it"
-            yield Fault(home.path, home.line, text)
+        if not match:
+            continue
+        line = file.code.count("\n", 0, match.start()) + 1
+        backend = next((b for b in ("src/cuda/", "src/cpu/") if file.path.startswith(b)), None)
+        home = homes.setdefault(backend, file.path)
+        if backend is None:
+            yield Fault(file.path, line, "inline assembly outside src/cuda and src/cpu")
+        elif home != file.path:
+            yield Fault(file.path, line, f"inline assembly in a second file; {home} has it")
 
 
 def check_form(file):

@@ -9,6 +9,7 @@
 
 #ifdef PACKATTN_AMX
 #include <cpuid.h>
+#include <immintrin.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 #endif
@@ -29,14 +30,14 @@ bool processor_has_amx() {
   return (a & 1U << 5) != 0;  // AVX-512 bf16
 }
 
+__attribute__((target("xsave"))) unsigned long long saved_registers() { return _xgetbv(0); }
+
 /// Whether the operating system saves the registers of AVX-512 and the tiles, and lets us use them.
 bool system_permits_amx() {
   unsigned a = 0, b = 0, c = 0, d = 0;
   if (__get_cpuid(1, &a, &b, &c, &d) == 0 || (c & 1U << 27) == 0) return false;
-  unsigned low = 0, high = 0;
-  __asm__("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
-  constexpr unsigned needed = 0x6 | 0xe0 | 0x60000;  // SSE and AVX, AVX-512, tile shape and data
-  if ((low & needed) != needed) return false;
+  constexpr unsigned long long needed = 0x6 | 0xe0 | 0x60000;  // AVX, AVX-512, tile shape and data
+  if ((saved_registers() & needed) != needed) return false;
   constexpr long request_permission = 0x1023, tile_data = 18;  // ARCH_REQ_XCOMP_PERM
   return syscall(SYS_arch_prctl, request_permission, tile_data) == 0;
 }

@@ -66,9 +66,9 @@ AmxScratch cut_scratch(const AttentionProblem& problem, const AmxPlan& plan, Cut
   AmxScratch w;
   w.rows = memory.take<TileRow>(plan.tile_rows);
   w.q = memory.take<std::byte>(strips * shape.query_strip_bytes());
-  for (float*& scores : w.scores) scores = memory.take(key_tile * strip_rows);
+  for (float*& scores : w.scores) scores = memory.take(block_keys * strip_rows);
   for (std::byte*& weights : w.weights) {
-    weights = memory.take<std::byte>(shape.terms * key_tile / 2 * strip_rows * 4);
+    weights = memory.take<std::byte>(shape.terms * block_keys / 2 * strip_rows * 4);
   }
   w.odd_values = memory.take(strips * shape.value_strip_floats());
   for (PackedKeys& block : w.blocks) block = cut_packed(shape, block_groups, memory);
@@ -85,15 +85,15 @@ std::int64_t most_rows(const AmxShape& shape) {
   return std::clamp<std::int64_t>(cache_bytes / strip_bytes, 1, 8) * strip_rows;
 }
 
-/// Keys that more than one tile needs are packed once, those of a single tile (decode) as they are
-/// met. Where that happens changes no bit.
+/// Keys that more than one strip needs are packed once, those of a single strip (decode) as they
+/// are met. Where that happens changes no bit.
 void plan_packs(const AttentionCall& call, AmxPlan& plan) {
   const AmxShape shape(call.problem);
   const auto sequences = call.batch.sequences();
   plan.shared_of.assign(sequences.size(), -1);
   for (std::size_t n = 0; n < sequences.size(); ++n) {
     const Sequence& s = sequences[n];
-    if (s.q_length * call.problem.group() <= plan.tile_rows) continue;
+    if (s.q_length * call.problem.group() <= strip_rows) continue;
     const std::int64_t keys = call.problem.mask.visible(s, s.q_length - 1).end;
     if (keys <= 0) continue;
     plan.shared_of[n] = std::ssize(plan.shared);

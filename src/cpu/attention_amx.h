@@ -15,10 +15,11 @@
 
 namespace packattn::cpu {
 
-constexpr std::int64_t strip_rows = 32;  ///< query rows computed together: two tiles
-constexpr std::int64_t group_keys = 32;  ///< keys of one product with V: two tiles of scores
+constexpr std::int64_t strip_rows = 32;   ///< query rows computed together: two tiles
+constexpr std::int64_t group_keys = 32;   ///< keys of one product with V: two tiles of scores
+constexpr std::int64_t block_keys = 128;  ///< keys softened together
 constexpr std::int64_t tile_floats = 256;
-constexpr std::int64_t block_groups = key_tile / group_keys;
+constexpr std::int64_t block_groups = block_keys / group_keys;
 
 /// Sizes in tiles. A bf16 element is one term. An fp16 element is the exact sum of two bf16 terms.
 struct AmxShape {

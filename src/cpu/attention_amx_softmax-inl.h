@@ -23,7 +23,7 @@ struct StripKeys {
     for (std::size_t i = 0; i < strip_rows; ++i) {
       const KeyRange seen = i < rows.size() ? rows[i].visible : KeyRange{};
       const auto place = [&](std::int64_t j) {
-        return static_cast<std::int32_t>(std::clamp<std::int64_t>(j - first_key, 0, key_tile));
+        return static_cast<std::int32_t>(std::clamp<std::int64_t>(j - first_key, 0, block_keys));
       };
       begin[i] = place(seen.begin);
       end[i] = place(seen.end);
@@ -126,7 +126,7 @@ class Soften {
       sums.weight = _mm512_dpbf16_ps(sums.weight, (__m512bh)packed, ones);
     } else {
       _mm512_store_si512(
-          weights + (key_tile / 2 + pair) * pair_bytes,
+          weights + (block_keys / 2 + pair) * pair_bytes,
           pairs(_mm512_sub_ps(p0, even_floats(packed)), _mm512_sub_ps(p1, odd_floats(packed))));
     }
   }
@@ -186,7 +186,7 @@ void gather_odd_values(const AttentionTile& tile, const StripKeys& keys, std::in
     for (int t = 0; t < terms; ++t) {
       for (int h = 0; h < 2; ++h) {
         const __m512i pair =
-            _mm512_load_si512(weights + (t * key_tile / 2 + j / 2) * strip_rows * 4 + 64 * h);
+            _mm512_load_si512(weights + (t * block_keys / 2 + j / 2) * strip_rows * 4 + 64 * h);
         p[h] = _mm512_add_ps(p[h], j % 2 == 0 ? even_floats(pair) : odd_floats(pair));
       }
     }

@@ -37,81 +37,59 @@ struct Unit {
   PackedKeys packed;
 };
 
-/// The units of a tile and a split, blocks of keys one after another, and in each the strips.
+/// The units of a tile and a split: strip by strip, so that a strip's queries and sums stay in the
+/// first-level cache while keys and values stream through it.
 class Units {
  public:
-  Units(const AttentionTile& tile, std::int64_t split, const PackedKeys* shared,
-        void (*pack)(const AttentionProblem&, const KeyRows&, const KeyRows&, std::int64_t,
-                     std::int64_t, const PackedKeys&),
+  using Pack = void (*)(const AttentionProblem&, const KeyRows&, const KeyRows&, std::int64_t,
+                        std::int64_t, const PackedKeys&);
+
+  Units(const AttentionTile& tile, std::int64_t split, const PackedKeys* shared, Pack pack,
         const AmxScratch& w)
-      : tile_(tile),
-        shared_(shared),
-        pack_(pack),
-        scratch_(w),
-        strips_((std::ssize(tile.rows) + strip_rows - 1) / strip_rows),
-        block_(split * key_split - key_tile),
-        end_(std::min((split + 1) * key_split, tile.rows.back().visible.end)),
-        strip_(strips_) {}
+      : tile_(tile), shared_(shared), pack_(pack), scratch_(w), split_(split * key_split) {}
 
   bool next(Unit& unit) {
-    for (;;) {
-      if (strip_ == strips_) {
-        block_ += key_tile;
-        if (block_ >= end_) return false;
-        strip_ = 0;
-        const KeyRange seen = seen_of(tile_.rows);
-        packed_ = shared_;
-        if (seen.empty()) {
-          strip_ = strips_;
-          continue;
-        }
-        if (shared_ == nullptr) pack_block(seen);
-      }
-      if (take(unit, strip_++)) return true;
+    for (; strip_ * strip_rows < std::ssize(tile_.rows); ++strip_, block_ = -1) {
+      const auto first = static_cast<std::size_t>(strip_ * strip_rows);
+      const auto rows =
+          tile_.rows.subspan(first, std::min<std::size_t>(strip_rows, tile_.rows.size() - first));
+      const std::int64_t begin = std::max(split_, rows.front().visible.begin);
+      const std::int64_t end = std::min(split_ + key_split, rows.back().visible.end);
+      block_ = block_ < 0 ? begin / block_keys * block_keys : block_ + block_keys;
+      if (block_ >= end || begin >= end) continue;
+      take(unit, rows, {std::max(begin, block_), std::min(end, block_ + block_keys)});
+      return true;
     }
+    return false;
   }
 
  private:
-  KeyRange seen_of(std::span<const TileRow> rows) const {
-    return {std::max(block_, rows.front().visible.begin),
-            std::min({block_ + key_tile, end_, rows.back().visible.end})};
-  }
-
-  bool take(Unit& unit, std::int64_t strip) const {
-    const auto first = static_cast<std::size_t>(strip * strip_rows);
-    const auto rows =
-        tile_.rows.subspan(first, std::min<std::size_t>(strip_rows, tile_.rows.size() - first));
-    const KeyRange seen = seen_of(rows);
-    if (seen.empty()) return false;
-    unit = {.strip = strip,
+  void take(Unit& unit, std::span<const TileRow> rows, KeyRange seen) {
+    unit = {.strip = strip_,
             .first_key = block_,
             .begin = (seen.begin - block_) / group_keys,
             .end = (seen.end - block_ + group_keys - 1) / group_keys,
             .rows = rows,
-            .packed = *packed_};
+            .packed = {}};
     unit.masked = rows.back().visible.begin > block_ + unit.begin * group_keys ||
                   rows.front().visible.end < block_ + unit.end * group_keys;
-    return true;
-  }
-
-  void pack_block(KeyRange seen) {
-    const PackedKeys& to =
-        scratch_.blocks[blocks_packed_++ % 3];  // units of three blocks are in work
-    own_ = to;
-    own_.first_group = seen.begin / group_keys;
-    pack_(tile_.problem, tile_.k, tile_.v, own_.first_group * group_keys, seen.end, own_);
-    packed_ = &own_;
+    if (shared_ != nullptr) {
+      unit.packed = *shared_;
+      return;
+    }
+    unit.packed = scratch_.blocks[blocks_packed_++ % 3];  // three units are in work
+    unit.packed.first_group = block_ / group_keys + unit.begin;
+    pack_(tile_.problem, tile_.k, tile_.v, unit.packed.first_group * group_keys, seen.end,
+          unit.packed);
   }
 
   const AttentionTile& tile_;
   const PackedKeys* shared_;
-  void (*pack_)(const AttentionProblem&, const KeyRows&, const KeyRows&, std::int64_t, std::int64_t,
-                const PackedKeys&);
+  Pack pack_;
   const AmxScratch& scratch_;
-  std::int64_t strips_, block_, end_, strip_;
+  std::int64_t split_;  ///< its first key
+  std::int64_t strip_ = 0, block_ = -1;
   std::int64_t blocks_packed_ = 0;
-  const PackedKeys* packed_ = nullptr;
-  PackedKeys own_;
 };
 
 template <class Tiles, int terms>
@@ -210,7 +188,7 @@ class Attend {
           for (int b = 0; a + b < terms; ++b) {  // the product of both second terms is below 2^-16
             constexpr std::int64_t row_bytes = strip_rows * 4;
             const std::byte* weight =
-                w_.weights[parity] + (b * key_tile / 2 + g * group_keys / 2) * row_bytes;
+                w_.weights[parity] + (b * block_keys / 2 + g * group_keys / 2) * row_bytes;
             Tiles::template load<6>(weight, row_bytes);
             Tiles::template load<7>(weight + 64, row_bytes);
             multiply();

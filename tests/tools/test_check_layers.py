@@ -57,7 +57,7 @@ def test_a_good_tree_passes(tmp_path):
         ("src/core/device.cpp", "#include <cuda_runtime.h>", "outside src/cuda"),
         ("tests/support/guarded.cpp", "#include <cuda_runtime.h>", "outside src/cuda"),
         ("src/cpu/kda.cpp", '#include "cpu/attention.cpp"', "includes the source file"),
-        ("src/cpu/amx.cpp", 'void f() { asm volatile("nop"); }', "assembly outside src/cuda"),
+        ("src/core/amx.cpp", 'void f() { asm volatile("nop"); }', "assembly outside src/cuda"),
         ("src/core/x.cpp", "void f() { std::abort(); }", "stops its caller"),
         ("src/core/x.cpp", "void f() { assert(1); }", "stops its caller"),
         ("src/core/x.cpp", 'void f() { printf("x"); }', "prints"),
