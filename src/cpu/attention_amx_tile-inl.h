@@ -146,14 +146,9 @@ class Attend {
       Tiles::template zero<3>();
       for (std::int64_t s = 0; s < steps; ++s) {
         for (int a = 0; a < terms; ++a) {
-          const std::byte* key = k + (a * steps + s) * tile_bytes;
-          Tiles::template load<4>(key, 64);
-          Tiles::template load<5>(key + terms * steps * tile_bytes, 64);
           for (int b = 0; b < terms; ++b) {
-            const std::byte* query = q + (b * steps + s) * 2 * tile_bytes;
-            Tiles::template load<6>(query, 64);
-            Tiles::template load<7>(query + tile_bytes, 64);
-            multiply();
+            multiply(k + (a * steps + s) * tile_bytes, terms * steps * tile_bytes,
+                     q + (b * steps + s) * 2 * tile_bytes, tile_bytes, 64);
             between();
           }
         }
@@ -182,16 +177,11 @@ class Attend {
             u.packed.values +
             (u.first_key / group_keys + g - u.packed.first_group) * shape_.value_group_bytes();
         for (int a = 0; a < terms; ++a) {
-          const std::byte* value = v + (a * shape_.value_tiles + c) * tile_bytes;
-          Tiles::template load<4>(value, 64);
-          Tiles::template load<5>(value + tile_bytes, 64);
           for (int b = 0; a + b < terms; ++b) {  // the product of both second terms is below 2^-16
             constexpr std::int64_t row_bytes = strip_rows * 4;
-            const std::byte* weight =
-                w_.weights[parity] + (b * block_keys / 2 + g * group_keys / 2) * row_bytes;
-            Tiles::template load<6>(weight, row_bytes);
-            Tiles::template load<7>(weight + 64, row_bytes);
-            multiply();
+            multiply(v + (a * shape_.value_tiles + c) * tile_bytes, tile_bytes,
+                     w_.weights[parity] + (b * block_keys / 2 + g * group_keys / 2) * row_bytes, 64,
+                     row_bytes);
             between();
           }
         }
@@ -203,9 +193,15 @@ class Attend {
     }
   }
 
-  static void multiply() {
+  /// Adds the products of two tiles with two others, each load as late as its first use.
+  static void multiply(const std::byte* a, std::int64_t a_apart, const std::byte* b,
+                       std::int64_t b_apart, std::int64_t b_row_bytes) {
+    Tiles::template load<6>(b, b_row_bytes);
+    Tiles::template load<4>(a, 64);
     Tiles::template multiply<0, 4, 6>();
+    Tiles::template load<7>(b + b_apart, b_row_bytes);
     Tiles::template multiply<1, 4, 7>();
+    Tiles::template load<5>(a + a_apart, 64);
     Tiles::template multiply<2, 5, 6>();
     Tiles::template multiply<3, 5, 7>();
   }
