@@ -5,6 +5,7 @@
 
 #include "core/injection.h"
 #include "cpu/attention_amx.h"
+#include "cpu/kda_amx.h"
 #include "errors/fault_list.h"
 
 #ifdef PACKATTN_AMX
@@ -44,7 +45,7 @@ bool system_permits_amx() {
 
 AmxKernels find_kernels() {
   if (!processor_has_amx() || !system_permits_amx()) return {};
-  return {.attention = &hardware_amx_attention()};
+  return {.attention = &hardware_amx_attention(), .kda = &hardware_amx_kda()};
 }
 
 #else

@@ -9,9 +9,13 @@
 namespace packattn::cpu {
 
 struct AmxAttention;
+struct AmxKda;
 
 /// Kernels for the AMX rows: null where this build or this machine has none.
-struct AmxKernels { const AmxAttention* attention = nullptr; };
+struct AmxKernels {
+  const AmxAttention* attention = nullptr;
+  const AmxKda* kda = nullptr;
+};
 
 /// What the AMX rows run. The first call asks the operating system for permission to use tile
 /// registers, which it grants to a process once and for all its threads.

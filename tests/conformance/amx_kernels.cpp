@@ -16,7 +16,7 @@ void use_emulated_tiles() {
   if (tiles != nullptr && std::string_view(tiles) == "hardware") return;
   if (!__builtin_cpu_supports("avx512bf16") || !__builtin_cpu_supports("avx512bw")) return;
   static constexpr cpu::AmxAttention attention = cpu::attention_on<EmulatedTiles>();
-  cpu::substitute_amx_kernels({.attention = &attention});
+  cpu::substitute_amx_kernels({.attention = &attention, .kda = &emulated_amx_kda()});
 }
 
 }  // namespace packattn::test
