@@ -27,8 +27,8 @@ class Verdict:
 
 
 def implementations(op: Op) -> list[str]:
-    """Names of the implementations of ``"attention"``, ``"kda_recurrent"`` or ``"kda_chunk"``,
-    best first, the fp64 reference last."""
+    """Names of the implementations of an operation (``"attention"``, ``"kda_chunk"``, ...), best
+    first, the fp64 reference last."""
     number = choice(OP, op)
     if isinstance(number, str):
         allowed = ", ".join(map(repr, OP))

@@ -99,6 +99,11 @@ kda_workspace_bytes = _function("kda_workspace_bytes")
 kda_chunk_count = _function("kda_chunk_count")
 
 
+def layer(name: str) -> tuple[Callable[..., Any], ...]:
+    """A neighbour of KDA: the functions that run it, check a call of it, and ask about one."""
+    return tuple(_function(prefix + name) for prefix in ("", "check_", "why_"))
+
+
 def call(function: Callable[..., Any], *args: Any) -> None:
     """Runs an operation; raises :class:`packattn.Error` if the library refuses the call."""
     refused = function(*args)

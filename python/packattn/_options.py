@@ -14,7 +14,15 @@ BetaKind = Literal["given", "sigmoid", "two_sigmoid"]
 StateLayout = Literal["k_first", "v_first"]
 Side = Literal["query", "key"]
 Progress = Callable[[int, int], object]
-Op = Literal["attention", "kda_recurrent", "kda_chunk"]
+Op = Literal[
+    "attention",
+    "kda_recurrent",
+    "kda_chunk",
+    "kda_gate",
+    "l2norm",
+    "short_convolution",
+    "gated_rms_norm",
+]
 
 ALIGN = {"bottom_right": 0, "top_left": 1}
 CHECK_LEVEL = {"host": 0, "device": 1, "full": 2}
@@ -22,8 +30,17 @@ GATE = {"given": 0, "softplus": 1, "bounded": 2}
 BETA_KIND = {"given": 0, "sigmoid": 1, "two_sigmoid": 2}
 STATE_LAYOUT = {None: -1, "k_first": 0, "v_first": 1}
 SIDE = {"query": 0, "key": 1}
-OP = {"attention": 0, "kda_recurrent": 1, "kda_chunk": 2}
-KDA_OP = {name: number for name, number in OP.items() if name != "attention"}
+ACTIVATION = {"swish": 0, "silu": 0, "sigmoid": 1}
+OP = {
+    "attention": 0,
+    "kda_recurrent": 1,
+    "kda_chunk": 2,
+    "kda_gate": 3,
+    "l2norm": 4,
+    "short_convolution": 5,
+    "gated_rms_norm": 6,
+}
+KDA_OP = {name: OP[name] for name in ("kda_recurrent", "kda_chunk")}
 
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])

@@ -190,6 +190,7 @@ _OUTPUT_SHAPES = {
     "lse": "[heads, T]",
     "final_state": "[N, HV, K, V]",
     "chunk_states": "[chunks, HV, K, V]",
+    "residual_out": "[..., D]",
     "packed": "[T, ...]",
     "padded": "[B, S, ...]",
 }

@@ -2,10 +2,11 @@
 """packattn as operators of torch, for ``torch.compile``, ``torch.export`` and fake tensors.
 
 Importing this module registers ``torch.ops.packattn.attention``, ``.kda`` and ``.kda_update``. From
-then on `packattn.attention`, `packattn.kda_chunk` and `packattn.kda_recurrent` become these
-operators while torch traces a function, without a graph break. Boundaries are then a tensor
-``cu_seqlens``, a `BatchSpec` of tensors, or a `PackedBatch` made from tensors: a new batch with
-other lengths compiles nothing again. Outside of a trace nothing changes.
+then on `packattn.attention`, `packattn.kda_chunk`, `packattn.kda_recurrent` and the neighbours of
+KDA (`packattn.l2norm`, ..., whose operators bear their names) become operators while torch traces a
+function, without a graph break. Boundaries are then a tensor ``cu_seqlens``, a `BatchSpec` of
+tensors, or a `PackedBatch` made from tensors: a batch with other lengths compiles nothing again.
+Outside of a trace nothing changes.
 """
 
 from __future__ import annotations
@@ -250,3 +251,6 @@ def _traced_kda(op: str, inputs: tuple[Any, ...], options: dict[str, Any]) -> An
 _attention.tracing = _kda.tracing = torch.compiler.is_compiling
 _attention.traced = _traced_attention
 _kda.traced = _traced_kda
+
+# They use what stands above.
+from . import _torch_layers  # noqa: E402, F401

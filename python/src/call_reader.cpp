@@ -118,11 +118,11 @@ std::string CallReader::string(const char* name) {
   return {};
 }
 
-std::int64_t CallReader::choice(const char* name, std::string_view words) {
+std::int64_t CallReader::choice(const char* name, std::string_view words, std::int64_t missing) {
   const auto value = any();
   if (value.type_index() == Index::kTVMFFIInt) return value.cast<std::int64_t>();
   wrong_type(name, value, words);
-  return 0;
+  return missing;
 }
 
 std::function<void(std::int64_t, std::int64_t)> CallReader::callback(const char* name) {

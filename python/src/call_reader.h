@@ -35,7 +35,7 @@ class CallReader {
   std::optional<double> optional_number(const char* name);
   std::string string(const char* name);
   /// A number that Python's table made of a word; any other string is refused, naming `words`.
-  std::int64_t choice(const char* name, std::string_view words);
+  std::int64_t choice(const char* name, std::string_view words, std::int64_t missing = 0);
   /// A Python function, which takes the interpreter's lock whenever a worker calls it.
   std::function<void(std::int64_t, std::int64_t)> callback(const char* name);
   /// Rows of six strings: code, argument, position, value, limit, note. Faults found in Python; a

@@ -133,7 +133,7 @@ def test_sglang_chunk(rng, kind):
     assert reference.relative_error(o, want) < 5e-6
     got = np.asarray(state)[[2, 1, 0, 4]].swapaxes(2, 3)
     assert reference.relative_error(got, states) < 5e-6
-    assert tuple(h.shape) == (3, 4, 16, 8) and np.array_equal(args[2], v_before)
+    assert tuple(h.shape) == (1, 3, 4, 16, 8) and np.array_equal(args[2], v_before)
 
 
 def test_flash_kda(rng, kind):

@@ -34,6 +34,21 @@ def test_signatures():
     )
     names = list(inspect.signature(sglang.fused_recurrent_kda).parameters)
     assert ", ".join(names[:-1]) == sglang._RECURRENT_ARGUMENTS
+    parameters = inspect.signature(sglang.chunk_kda).parameters
+    assert ", ".join(list(parameters)[:-1]) == sglang._CHUNK_ARGUMENTS
+    defaults = {name: p.default for name, p in parameters.items() if p.default is not p.empty}
+    assert defaults == {
+        "beta": None,  # there without a default
+        "scale": None,
+        "initial_state": None,
+        "initial_state_indices": None,
+        "use_qk_l2norm_in_kernel": False,
+        "cu_seqlens": None,
+        "A_log": None,
+        "dt_bias": None,
+        "lower_bound": None,
+        "output_intermediate_states": False,
+    }
 
 
 def test_attention(rng, kind):
@@ -201,3 +216,93 @@ def test_recurrence_refusals(rng, kind):
     with pytest.raises(packattn.Error) as caught:
         sglang.fused_recurrent_kda(None, *args[1:])
     assert "PA1001" in [fault.code for fault in caught.value.faults]
+
+
+def test_chunks_update_the_pool_in_place(rng, kind):
+    q, k, v, g, beta = arrays = kda(rng, kind)
+    ends = kind(np.array([0, 5, 12], np.int32))
+    pool = rng.standard_normal((5, 4, 16, 8), np.float32)
+    want, states = reference.kda(
+        *arrays, [0, 5, 12], l2norm=True, initial=pool[[3, 1]].swapaxes(2, 3)
+    )
+    state, before = kind(pool.copy()), np.array(v)
+    out = sglang.chunk_kda(
+        q, k, v, g, beta, None, state, kind(np.array([3, 1], np.int32)), True, ends
+    )
+    assert isinstance(out, kind.type()) and np.array_equal(before, v)
+    assert reference.relative_error(out, want) < 5e-6
+    assert reference.relative_error(np.asarray(state)[[3, 1]].swapaxes(2, 3), states) < 5e-6
+    assert np.array_equal(np.asarray(state)[[0, 2, 4]], pool[[0, 2, 4]])
+    # The null slot: output 0, nothing touched.
+    state = kind(pool.copy())
+    out = sglang.chunk_kda(
+        *arrays, initial_state=state, initial_state_indices=kind(np.array([-1, 1])),
+        cu_seqlens=ends, use_qk_l2norm_in_kernel=True,
+    )  # fmt: skip
+    assert not np.asarray(out)[0, :5].any() and np.asarray(out)[0, 5:].any()
+    assert np.array_equal(np.asarray(state)[[0, 2, 3, 4]], pool[[0, 2, 3, 4]])
+
+
+def test_chunks_without_beta_and_states(rng, kind):
+    q, k, v, g, _ = kda(rng, kind, batch=2)
+    out = sglang.chunk_kda(q, k, v, g)
+    ones, zeros = np.ones((2, 12, 4), np.float32), np.zeros((2, 4, 16, 8), np.float32)
+    want = sglang.chunk_kda(q, k, v, g, kind(ones), 8**-0.5, initial_state=kind(zeros))
+    assert np.array_equal(out, want)
+
+
+def test_gates_are_computed_where_a_log_is_given(rng, kind):
+    q, k, v, raw, beta = kda(rng, kind, gates=2)
+    a_log, bias = rng.standard_normal(2, np.float32), rng.standard_normal(16, np.float32)
+    x = np.asarray(raw).astype(np.float64) + bias.reshape(2, 8)
+    rate = np.exp(a_log.astype(np.float64))[:, None]
+    gates = {None: -rate * np.log1p(np.exp(x)), -4.0: -4 / (1 + np.exp(-rate * x))}
+    for bound, g in gates.items():
+        # Models keep A_log with dimensions of size 1, and here gates follow the key heads.
+        got = sglang.chunk_kda(
+            q, k, v, raw, beta, A_log=kind(a_log.reshape(1, 1, 2, 1)), dt_bias=kind(bias),
+            lower_bound=bound,
+        )  # fmt: skip
+        want, _ = reference.kda(q, k, v, np.repeat(g, 2, axis=2), beta, [0, 12])
+        assert reference.relative_error(got, want) < 5e-6
+    # Without A_log the gate is a log decay already, whatever else is given.
+    given = kind(-np.abs(np.asarray(raw)))
+    plain = sglang.chunk_kda(q, k, v, given, beta)
+    assert np.array_equal(
+        plain, sglang.chunk_kda(q, k, v, given, beta, dt_bias=kind(bias), lower_bound=-4.0)
+    )
+
+
+def test_states_before_each_chunk(rng, kind):
+    args = kda(rng, kind, tokens=150)
+    _, h = sglang.chunk_kda(
+        *args, cu_seqlens=kind(np.array([0, 130, 150])), output_intermediate_states=True
+    )
+    assert tuple(h.shape) == (1, 3 + 1, 4, 16, 8)
+    cut = [kind(np.array(np.asarray(t)[:, :64])) for t in args]
+    _, after = packattn.kda_chunk(*cut, [0, 64], state_layout="v_first", output_final_state=True)
+    assert np.array_equal(np.asarray(h)[0, 1], np.asarray(after)[0])
+    assert not np.asarray(h)[0, [0, 3]].any()
+    _, h = sglang.chunk_kda(*kda(rng, kind, batch=2, tokens=70), output_intermediate_states=True)
+    assert tuple(h.shape) == (2, 2, 4, 16, 8)
+
+
+def test_chunk_refusals(rng, kind):
+    args = kda(rng, kind, batch=2)
+    with pytest.raises(ValueError) as caught:
+        sglang.chunk_kda(*args, cu_seqlens=kind(np.array([0, 24])), output_final_state=True)
+    assert "The batch size is expected to be 1" in str(caught.value)
+    assert {fault.code for fault in caught.value.faults} >= {"PA1105", "PA6001"}
+    args = kda(rng, kind)
+    ends = kind(np.array([0, 5, 12]))
+    pool = kind(np.zeros((5, 4, 16, 8), np.float32))
+    for slots, code in (([5, 1], "PA6008"), ([2, 2], "PA6009"), ([1], "PA6007")):
+        with pytest.raises(packattn.Error) as caught:
+            sglang.chunk_kda(
+                *args, initial_state=pool, initial_state_indices=kind(np.array(slots)),
+                cu_seqlens=ends,
+            )  # fmt: skip
+        assert code in [fault.code for fault in caught.value.faults]
+    with pytest.raises(packattn.Error) as caught:  # K first
+        sglang.chunk_kda(*args, initial_state=kind(np.zeros((1, 4, 8, 16), np.float32)))
+    assert caught.value.code == "PA6004"

@@ -124,6 +124,39 @@ def test_compiled_kda(form):
         assert torch.allclose(got, want) and torch.equal(*states)
 
 
+def test_compiled_neighbours_of_kda():
+    torch.manual_seed(0)
+    weight, scale, rates = torch.randn(16, 4), torch.randn(16), torch.randn(2)
+
+    def layer(x, residual, cu):
+        y = packattn.short_convolution(x, weight, cu, silu=True)
+        y, kept = packattn.gated_rms_norm(
+            y, x, weight=scale, residual=residual, return_residual=True
+        )
+        g = packattn.kda_gate(y.view(1, -1, 2, 8), A_log=rates)
+        return packattn.l2norm(y, eps=1e-5) + g.view(-1, 16), kept
+
+    def step(x, cu, pool, slots):
+        out, state = packattn.short_convolution(
+            x, weight, cu, state=pool, slots=slots, output_final_state=True
+        )
+        return out + state.sum()
+
+    with torch.no_grad():
+        traced = compiled(layer)
+        for lengths in ((3, 0, 5, 1), (9, 4, 1, 10, 2, 2), (17, 2)):
+            cu = torch.tensor([0, *lengths]).cumsum(0)
+            x, residual = torch.randn(sum(lengths), 16), torch.randn(sum(lengths), 16)
+            for got, want in zip(traced(x, residual, cu), layer(x, residual, cu), strict=True):
+                assert torch.allclose(got, want, atol=1e-6)
+        assert graphs() == 1
+        traced = compiled(step)
+        pools = [torch.ones(3, 16, 3) for _ in range(2)]
+        cu, slots, x = torch.tensor([0, 2, 5]), torch.tensor([2, 0]), torch.randn(5, 16)
+        got, want = traced(x, cu, pools[0], slots), step(x, cu, pools[1], slots)
+        assert torch.allclose(got, want, atol=1e-5) and torch.equal(*pools)
+
+
 def test_refusals_come_out_of_a_compiled_function():
     q, k, v, cu = attention_inputs(3, 5)
     traced = compiled(lambda *args: packattn.attention(*args))

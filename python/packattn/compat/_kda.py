@@ -69,9 +69,35 @@ def following_value_heads(g: Any, q: Any, v: Any) -> Any:
     gates, keys, values = (shape[2] for shape in shapes)
     if gates != keys or keys == values or keys == 0 or values % keys:
         return g
-    if hasattr(g, "repeat_interleave"):
-        return g.repeat_interleave(values // keys, dim=2)
-    return g.repeat(values // keys, axis=2)
+    return _repeated(g, values // keys, 2)
+
+
+def gate_parameters(A_log: Any, dt_bias: Any, q: Any, v: Any) -> tuple[Any, Any]:
+    """A_log and dt_bias in one dimension, as kernels that only take their address read them
+    (models keep A_log as ``[1, 1, H, 1]``). Those of key heads are repeated like the gates."""
+    A_log, dt_bias = _flat(A_log), _flat(dt_bias)
+    shapes = [shape_of(t) for t in (q, v)]
+    if any(shape is None or len(shape) != 4 for shape in shapes):
+        return A_log, dt_bias
+    keys, channels, values = shapes[0][2], shapes[0][3], shapes[1][2]
+    if keys == values or keys == 0 or values % keys:
+        return A_log, dt_bias
+    if shape_of(A_log) == (keys,):
+        A_log = _repeated(A_log, values // keys, 0)
+    if shape_of(dt_bias) == (keys * channels,):
+        dt_bias = _repeated(dt_bias.reshape(keys, channels), values // keys, 0).reshape(-1)
+    return A_log, dt_bias
+
+
+def _flat(x: Any) -> Any:
+    shape = shape_of(x)
+    return x if shape is None or len(shape) <= 1 else x.reshape(-1)
+
+
+def _repeated(x: Any, times: int, dim: int) -> Any:
+    if hasattr(x, "repeat_interleave"):
+        return x.repeat_interleave(times, dim=dim)
+    return x.repeat(times, axis=dim)
 
 
 def decode(

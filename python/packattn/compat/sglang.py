@@ -15,7 +15,7 @@ from .._batch import BatchSpec, PackedBatch
 from .._error import Error, Fault
 from .._kda import run_kda
 from .._tensors import Tensor
-from ._kda import decode, following_value_heads, words
+from ._kda import decode, following_value_heads, gate_parameters, ones_for, words
 from ._peer import refuse_all, refuse_with, speaking, unknown_arguments, unsupported
 
 
@@ -194,7 +194,7 @@ def chunk_kda(
     k: Tensor,
     v: Tensor,
     g: Tensor,
-    beta: Tensor,
+    beta: Tensor | None = None,
     scale: float | None = None,
     initial_state: Tensor | None = None,
     initial_state_indices: Tensor | None = None,
@@ -208,9 +208,19 @@ def chunk_kda(
 ) -> Any:
     """KDA in chunks over a pool of states ``[slots, HV, V, K]``, updated in place.
 
-    With ``A_log`` g is the raw gate. v keeps its values (the original writes its output there).
-
-    :returns: ``out``, or ``(out, h)`` with the states before each chunk, ``[NT, HV, V, K]``.
+    :param q, k: ``[B, T, H, K]``; B is 1 with ``cu_seqlens``.
+    :param v: ``[B, T, HV, V]``; it keeps its values (the original writes its output there).
+    :param g: log decay ``[B, T, HV, K]``, or with ``A_log`` the raw gate. ``[B, T, H, K]`` follows
+        the key heads and is repeated, with ``A_log`` and ``dt_bias``, for the value heads of each.
+    :param beta: ``[B, T, HV]``; ones if missing (the original crashes).
+    :param initial_state: fp32 or bf16; zeros if missing (the original crashes).
+    :param initial_state_indices: ``[N]``, the slots of the sequences. -1 skips one: its output is 0
+        and no state is touched (the original runs it from zeros and drops its state).
+    :param A_log: ``[HV]`` in any number of dimensions. Without it the original takes g as it is and
+        does not look at ``dt_bias`` and ``lower_bound``; so does this.
+    :param output_intermediate_states: also return the states before each chunk of 64 tokens,
+        ``[B, NT, HV, V, K]``; in fp32, where the original rounds them to the dtype of k.
+    :returns: ``out``, or ``(out, h)``.
     """
     found = unknown_arguments("chunk_kda", kwargs, _CHUNK_ARGUMENTS)
     options: dict[str, Any] = {
@@ -221,12 +231,19 @@ def chunk_kda(
         "slots": initial_state_indices,
         "return_chunk_states": output_intermediate_states,
     }
-    if A_log is not None or dt_bias is not None or lower_bound is not None:
-        options |= {"A_log": A_log, "dt_bias": dt_bias}
+    if A_log is not None:
+        options["A_log"], options["dt_bias"] = gate_parameters(A_log, dt_bias, q, v)
         options["gate"] = "softplus" if lower_bound is None else "bounded"
         if lower_bound is not None:
             options["lower_bound"] = lower_bound
     with speaking(words):
+        beta = ones_for(v, q) if beta is None else beta
         inputs = (q, k, v, following_value_heads(g, q, v), beta, cu_seqlens)
         result = run_kda("kda_chunk", inputs, options, found)
-    return (result[0], result[2]) if output_intermediate_states else result
+    if not output_intermediate_states:
+        return result
+    out, _, states = result
+    # With boundaries the chunks of all sequences lie in the one batch row.
+    rows = 1 if cu_seqlens is not None else out.shape[0]
+    each = states.shape[0] // rows if rows else 0
+    return out, states.reshape(rows, each, *states.shape[1:])
