@@ -14,15 +14,17 @@ double odd_number(Random& random) {
 
 bool computes(const Call& call) { return call.op().has_value(); }
 
-/// The first implementation of the call's operation whose name starts like this.
+/// The last implementation of the call's operation whose name starts like this: the first ones want
+/// more of the machine and of the types.
 bool force(Call& call, const std::string& prefix) {
   if (!computes(call)) return false;
+  bool found = false;
   for (const std::string& name : implementations(*call.op())) {
     if (!name.starts_with(prefix)) continue;
     call.implementation = name;
-    return true;
+    found = true;
   }
-  return false;
+  return found;
 }
 
 /// Every tensor on a GPU that is in this state.
