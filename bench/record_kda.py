@@ -6,11 +6,16 @@ Usage, from the project's root: python bench/record_kda.py [--filter REGEX] [--o
 
 `ms` is the best wall time. `busy_ms` is processor time over all threads for one call: on a machine
 that others use too, it is the number to compare. Accuracy rows are accuracy_kda's, against fp64.
+
+The forms written with PyTorch take minutes on the large cases, and the same time for every token or
+chunk: of a case with more than `timed_tokens` of them the first are timed, and `ms` is scaled up.
+Ends with the marks that the file is held against. About eight minutes on two quiet cores.
 """
 
 import argparse
 import datetime
 import json
+import os
 import platform
 import re
 import subprocess
@@ -23,6 +28,7 @@ from record import best_time, processor
 CASES = Path("bench/kda_cases.json")
 K = V = 128
 CHUNK = 64
+ONE_CORE = "T4096_H8"
 
 
 def read_cases():
@@ -34,10 +40,24 @@ def gflop(case):
     return 7 * K * V * case["heads"] * sum(case["lengths"]) / 1e9
 
 
+def chosen(binary, pattern):
+    """Every case on all processors by the best instruction set; one core and the older instruction
+    sets on one case, for their share of the peak."""
+    command = [binary, "--benchmark_list_tests", f"--benchmark_filter={pattern}"]
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=True)
+    names = done.stdout.decode().split()
+    wide = any(".avx512/" in name for name in names)
+    whole = [
+        name for name in names if f"/t{os.cpu_count()}/" in name and not (wide and ".avx2/" in name)
+    ]
+    return sorted({*whole, *(name for name in names if f"/{ONE_CORE}/" in name)})
+
+
 def own_rows(binary, pattern):
     """Rows of bench_kda and its ceilings; the best of its repetitions."""
-    command = [binary, "--benchmark_format=json", f"--benchmark_filter={pattern}"]
-    command += ["--benchmark_repetitions=3", "--benchmark_min_time=0.2"]
+    names = "|".join(name.replace(".", "[.]") for name in chosen(binary, pattern))
+    command = [binary, "--benchmark_format=json", f"--benchmark_filter=^({names})$"]
+    command += ["--benchmark_repetitions=3", "--benchmark_min_time=0.1"]
     done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=True)
     report = json.loads(done.stdout)
     best = {}
@@ -161,7 +181,7 @@ def timed(call):
     return (1e3 * wall, 1e3 * busy) if wall > 2 else best_time(call)
 
 
-def peer_rows(pattern, thread_counts):
+def peer_rows(pattern, threads):
     try:
         import torch
     except ImportError:
@@ -174,19 +194,68 @@ def peer_rows(pattern, thread_counts):
     forms = {"torch_kda_recurrent": recurrent, "torch_kda_chunk": chunked}
     dtypes = {"fp32": torch.float32, "bf16": torch.bfloat16}
     rows = []
+    torch.set_num_threads(threads)
     for case in read_cases():
         for dtype in case["dtypes"]:
-            x = inputs(torch, case, dtypes[dtype])
-            for threads in thread_counts:
-                for who, form in ((who, forms[who]) for who in case["peers"]):
-                    if not re.search(pattern, f"{who}/{case['name']}/{dtype}/t{threads}"):
-                        continue
-                    torch.set_num_threads(threads)
-                    with torch.no_grad():
-                        ms, busy_ms = timed(lambda: form(torch, x, case["lengths"]))  # noqa: B023
-                    rows.append({"group": "kda", "case": case["name"], "who": who})
-                    rows[-1] |= {"dtype": dtype, "threads": threads, "ms": ms, "busy_ms": busy_ms}
+            for who in case["peers"]:
+                if not re.search(pattern, f"{who}/{case['name']}/{dtype}/t{threads}/"):
+                    continue
+                lengths, scale = timed_lengths(who, case)
+                x = inputs(torch, {**case, "lengths": lengths}, dtypes[dtype])
+                with torch.no_grad():
+                    ms, busy_ms = timed(lambda: forms[who](torch, x, lengths))  # noqa: B023
+                rows.append({"group": "kda", "case": case["name"], "who": who})
+                rows[-1] |= {"dtype": dtype, "threads": threads, "timed_tokens": sum(lengths)}
+                rows[-1] |= {"ms": ms * scale, "busy_ms": busy_ms * scale}
     return rows, {"torch": torch.__version__}
+
+
+def timed_lengths(who, case):
+    """What is timed of a case, and the factor to the whole of it."""
+    lengths, tokens = case["lengths"], sum(case["lengths"])
+    most = 256 if who == "torch_kda_recurrent" else max(512, 16384 // case["heads"])
+    if tokens <= most or case["name"] == ONE_CORE or len(lengths) > 1:
+        return lengths, 1
+    return [most], tokens / most
+
+
+def marks(rows):
+    """The figures that the results are held against, in lines."""
+    peak = {r["case"]: r["gflops"] for r in rows if r["who"] == "fma_peak"}
+    copy = next((r["gbps"] for r in rows if r["who"] == "copy"), None)
+    ours = [r for r in rows if r["group"] == "kda" and r["who"] == "packattn"]
+    for r in ours:
+        target = r["implementation"].rpartition(".")[2]
+        if r["case"] == ONE_CORE and r["threads"] == 1 and target in peak:
+            share = r["busy_gflops"] / peak[target]
+            yield f"{r['implementation']} {r['dtype']}: {share:.2f} of one core's peak"
+        if r["case"].startswith("decode") and copy:
+            yield f"{r['implementation']} {r['dtype']} decode: {r['gbps'] / copy:.2f} of a copy"
+    most = max((r["threads"] for r in ours), default=1)
+    best = {}
+    for r in ours:
+        if r["threads"] == most:
+            form = "chunk" if "kda_chunk" in r["implementation"] else "recurrent"
+            key = (r["case"], r["dtype"], form)
+            if key not in best or r["ms"] < best[key]["ms"]:
+                best[key] = r
+    for (case, dtype, form), r in best.items():
+        other = best.get((case, dtype, "recurrent"))
+        if form == "chunk" and other:
+            yield f"{case} {dtype}: recurrence / chunk {other['ms'] / r['ms']:.2f}"
+        for peer in rows:
+            if (peer.get("case"), peer.get("dtype"), peer["who"]) == (
+                case,
+                dtype,
+                f"torch_kda_{form}",
+            ):
+                yield f"{case} {dtype}: torch {form} / ours {peer['ms'] / r['ms']:.0f}"
+    for (case, dtype, form), r in best.items():
+        if re.fullmatch(r"T\d+_H8", case):
+            tokens = int(case[1:].partition("_")[0])
+            memory = r["workspace_mib"]
+            each = 1e3 * r["ms"] / tokens
+            yield f"{case} {dtype} {form}: {each:.2f} us a token, {memory:.2f} MiB"
 
 
 def main():
@@ -194,11 +263,11 @@ def main():
     parser.add_argument("--binaries", type=Path, default=Path("build/release/bench"))
     parser.add_argument("--filter", default=".", help="regular expression on case names")
     parser.add_argument("--out", type=Path, default=Path("bench/results/cpu-kda.json"))
+    parser.add_argument("--no-accuracy", dest="accuracy", action="store_false")
     options = parser.parse_args()
 
     rows = own_rows(options.binaries / "bench_kda", options.filter)
-    counts = sorted({row["threads"] for row in rows if row["group"] == "kda"})
-    peers, versions = peer_rows(options.filter, counts)
+    peers, versions = peer_rows(options.filter, os.cpu_count())
     cases = {case["name"]: case for case in read_cases()}
     for row in (all_rows := rows + peers):
         if row["group"] != "kda":
@@ -207,7 +276,8 @@ def main():
         row["busy_gflops"] = gflop(cases[row["case"]]) / row["busy_ms"] * 1e3
         if row["case"].startswith("decode"):
             row["gbps"] = 8 / 7 * row["gflops"]
-    all_rows += accuracy_rows(options.binaries / "accuracy_kda")
+    if options.accuracy:
+        all_rows += accuracy_rows(options.binaries / "accuracy_kda")
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True)
     meta = {
         "date": datetime.date.today().isoformat(),
@@ -217,6 +287,7 @@ def main():
     }
     options.out.parent.mkdir(parents=True, exist_ok=True)
     options.out.write_text(json.dumps({"meta": meta, "rows": all_rows}, indent=1) + "\n")
+    print("\n".join(marks(all_rows)))
     print(f"record_kda: {len(all_rows)} rows in {options.out}")
 
 

@@ -76,6 +76,19 @@ TEST_P(KdaBits, ThreadsAndRepetitionChangeNothing) {
   }
 }
 
+TEST_P(KdaBits, MemoryFollowsTheThreadsAndNotTheTokens) {
+  const auto bytes = [&](std::vector<std::int64_t> lengths, int threads) {
+    KdaCase c({.lengths = std::move(lengths), .K = 24, .V = 40});
+    const PackedBatch batch = c.batch();
+    return kda_workspace_bytes(GetParam().op, c.args(), &batch, c.options,
+                               {.threads = threads, .implementation = GetParam().name});
+  };
+  const std::size_t one = bytes({100}, 1);
+  EXPECT_EQ(bytes({20000}, 1), one);
+  EXPECT_EQ(bytes(std::vector<std::int64_t>(200, 3), 1), one);
+  EXPECT_LE(bytes({20000, 100}, 4), 4 * one);
+}
+
 TEST_P(KdaBits, LaterTokensChangeNoEarlierRow) {
   const KdaShape shape{.lengths = {90}, .K = 24, .V = 40};
   KdaCase before(shape), after(shape);
