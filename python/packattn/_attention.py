@@ -9,7 +9,7 @@ from typing import Any, TypedDict
 from typing_extensions import Unpack
 
 from . import _native
-from ._batch import BatchLike, batch_arguments
+from ._batch import BatchLike, PackedBatch, batch_arguments
 from ._error import Fault, parse_faults, raise_refusal
 from ._implementations import Verdict, parse_verdicts, workspace_bytes
 from ._options import (
@@ -252,7 +252,7 @@ def _arguments(
 ) -> tuple[Any, ...]:  # fmt: skip
     """The positional arguments of the native functions (see read_attention).
 
-    Every small call passes here: what most calls give costs no call of a function.
+    A small call is short: arguments that are left out at the end have their defaults.
     """
     try:
         left, right = window
@@ -266,25 +266,37 @@ def _arguments(
         views[type(k)](k),
         views[type(v)](v),
         views[type(out)](out),
-        None if lse is None else views[type(lse)](lse),
-        None if alibi_slopes is None else views[type(alibi_slopes)](alibi_slopes),
-        None if sinks is None else views[type(sinks)](sinks),
+        *((batch._handle,) if type(batch) is PackedBatch else batch_arguments(batch)),
         causal if causal is False or causal is True else flag(causal),
-        0 if align == "bottom_right" else choice(ALIGN, align),
-        None if left is None else plain(left),
-        None if right is None else plain(right),
-        None if softmax_scale is None else plain(softmax_scale),
-        softcap if type(softcap) is float else plain(softcap),
-        None if implementation is None else plain(implementation),
-        threads if threads is _ALL else plain(threads),
-        0 if check_level == "host" else choice(CHECK_LEVEL, check_level),
-        None if workspace is None else views[type(workspace)](workspace),
-        None if progress is None else callback(progress),
     )
-    return first + batch_arguments(batch)
+    if (
+        left is right is softmax_scale is lse is alibi_slopes is sinks is implementation is None
+        and progress is workspace is None
+        and type(softcap) is float
+        and softcap == 0
+        and threads is _ALL
+        and align is _BOTTOM_RIGHT
+        and check_level is _HOST
+    ):
+        return first
+    return (
+        *first,
+        *(views[type(tensor)](tensor) for tensor in (lse, alibi_slopes, sinks)),
+        choice(ALIGN, align),
+        plain(left),
+        plain(right),
+        plain(softmax_scale),
+        plain(softcap),
+        plain(implementation),
+        plain(threads),
+        choice(CHECK_LEVEL, check_level),
+        views[type(workspace)](workspace),
+        callback(progress),
+    )
 
 
-_ALL = 0  # threads; small integers are one object
+# The usual values as objects, which are told apart by identity whatever a caller passes.
+_ALL, _BOTTOM_RIGHT, _HOST = 0, "bottom_right", "host"
 
 
 def _new_out(q: Any, v: Any) -> Any:

@@ -302,7 +302,7 @@ BatchLike = PackedBatch | BatchSpec | Boundaries
 
 
 def batch_arguments(batch: Any) -> tuple[Any, ...]:
-    """The last arguments of a native operation."""
+    """The boundaries of a native operation."""
     if isinstance(batch, PackedBatch):
         return (batch._handle,)
     if isinstance(batch, BatchSpec):

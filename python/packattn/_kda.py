@@ -39,6 +39,7 @@ from ._tensors import (
     boundaries,
     empty,
     gradient_faults,
+    recording,
     shape_of,
 )
 
@@ -255,7 +256,9 @@ def kda_workspace_bytes(
 
 
 KDA_OPTIONS = options_of(kda_recurrent)
+# In the order of read_kda.
 _DIFFERENTIABLE = ("A_log", "dt_bias", "state", "initial_state")
+_SLOTS = ("slots", "read_slots", "write_slots", "num_accepted_tokens")
 
 
 # packattn.torch_ops sets these: whether torch traces a function, and what runs then.
@@ -293,13 +296,16 @@ class _Call:
         self.outputs = {name: o[name] for name in ("out", "final_state", "chunk_states")}
         self.wants_state = o["output_final_state"] is True
         self.wants_chunks = o["return_chunk_states"] is True
-        self.found = unknown_options(op, options, KDA_OPTIONS)
-        self.found += gradient_faults(
-            op,
-            **self.inputs,
-            **{name: o[name] for name in _DIFFERENTIABLE},
-            **self.outputs,
-        )
+        self.found: list[list[str]] = []
+        if len(o) > len(KDA_OPTIONS):
+            self.found += unknown_options(op, options, KDA_OPTIONS)
+        if recording():
+            self.found += gradient_faults(
+                op,
+                **self.inputs,
+                **{name: o[name] for name in _DIFFERENTIABLE},
+                **self.outputs,
+            )
 
     def _missing(self) -> list[str]:
         """The outputs that this call makes itself."""
@@ -356,24 +362,17 @@ class _Call:
 
     def arguments(self, views: Any) -> tuple[Any, ...]:
         """The positional arguments of the native functions (see read_kda)."""
-        o = self.options
-
-        def see(tensor: Any) -> Any:
-            return views[type(tensor)](tensor)
-
-        state = {name: see(o[name]) for name in ("A_log", "dt_bias", "state", "initial_state")}
+        o, outputs = self.options, self.outputs
+        tensors = (
+            *self.inputs.values(), outputs["out"], *(o[name] for name in _DIFFERENTIABLE),
+            outputs["final_state"],
+        )  # fmt: skip
         return (
             choice(KDA_OP, self.op),
             self.found or None,
-            *(see(self.inputs[name]) for name in ("q", "k", "v", "g", "beta")),
-            see(self.outputs["out"]),
-            *state.values(),
-            see(self.outputs["final_state"]),
-            boundaries(o["slots"]),
-            boundaries(o["read_slots"]),
-            boundaries(o["write_slots"]),
-            boundaries(o["num_accepted_tokens"]),
-            see(self.outputs["chunk_states"]),
+            *[None if t is None else views[type(t)](t) for t in tensors],
+            *[None if o[name] is None else boundaries(o[name]) for name in _SLOTS],
+            views[type(outputs["chunk_states"])](outputs["chunk_states"]),
             plain(o["scale"]),
             choice(GATE, o["gate"]),
             choice(BETA_KIND, o["beta_kind"]),
@@ -385,7 +384,7 @@ class _Call:
             plain(o["implementation"]),
             plain(o["threads"]),
             choice(CHECK_LEVEL, o["check_level"]),
-            see(o["workspace"]),
+            views[type(o["workspace"])](o["workspace"]),
             callback(o["progress"]),
             *(() if self.batch is None else batch_arguments(self.batch)),
         )

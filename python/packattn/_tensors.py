@@ -145,19 +145,28 @@ def is_torch(value: Any) -> bool:
     return torch is not None and isinstance(value, torch.Tensor)
 
 
-# torch's functions that tell whether autograd records, once torch is there.
+# What of torch every call needs, once torch is there.
 _is_grad_enabled: Any = None
 _forward_ad: Any = None
+_torch_tensor: Any = None
+_torch_empty_like: Any = None
+_strided: Any = None
+
+
+def _find_torch() -> bool:
+    global _is_grad_enabled, _forward_ad, _torch_tensor, _torch_empty_like, _strided
+    torch = sys.modules.get("torch")
+    if torch is None:
+        return False
+    _is_grad_enabled, _forward_ad = torch.is_grad_enabled, torch.autograd.forward_ad
+    _torch_tensor, _torch_empty_like, _strided = torch.Tensor, torch.empty_like, torch.strided
+    return True
 
 
 def recording() -> bool:
     """Whether autograd would record calls on tensors that ask for it."""
-    global _is_grad_enabled, _forward_ad
-    if _forward_ad is None:
-        torch = sys.modules.get("torch")
-        if torch is None:
-            return False
-        _is_grad_enabled, _forward_ad = torch.is_grad_enabled, torch.autograd.forward_ad
+    if _forward_ad is None and not _find_torch():
+        return False
     return _is_grad_enabled() or _forward_ad._current_level >= 0
 
 
@@ -214,9 +223,8 @@ def shape_of(value: Any) -> tuple[int, ...] | None:
 
 def empty_like(like: Any, shape: tuple[int, ...]) -> Any:
     """`empty` of the shape that ``like`` has."""
-    torch = sys.modules.get("torch")
-    if torch is not None and type(like) is torch.Tensor and like.layout is torch.strided:
-        return torch.empty_like(like)
+    if type(like) is _torch_tensor and like.layout is _strided:
+        return _torch_empty_like(like)
     return empty(shape, like)
 
 

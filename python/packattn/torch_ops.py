@@ -9,8 +9,7 @@ tensors, or a `PackedBatch` made from tensors: a batch with other lengths compil
 Outside of a trace nothing changes.
 """
 
-from __future__ import annotations
-
+# Not `from __future__ import annotations`: torch 2.5 reads those of operators as they are.
 from typing import Any, Optional
 
 import torch

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""packattn as an attention implementation of Hugging Face transformers (4.50 and later).
+"""packattn as an attention implementation of Hugging Face transformers (4.53 and later).
 
 ``import packattn.transformers`` registers it; then::
 

@@ -25,17 +25,17 @@ AttentionCall read_attention(CallReader& call) {
   c.args.k = call.tensor("k");
   c.args.v = call.tensor("v");
   c.args.out = call.tensor("out");
+  c.batch = read_batch(call);
+  c.options.causal = call.flag("causal");
   c.args.lse = call.tensor("lse");
   c.options.alibi_slopes = call.tensor("alibi_slopes");
   c.options.sinks = call.tensor("sinks");
-  c.options.causal = call.flag("causal");
   c.options.align = static_cast<Align>(call.choice("align", "'bottom_right' or 'top_left'"));
   c.options.window.left = call.optional_integer("window left");
   c.options.window.right = call.optional_integer("window right");
   c.options.softmax_scale = call.optional_number("softmax_scale");
   c.options.softcap = call.number("softcap");
   c.context = read_context(call, c.args.q);
-  c.batch = read_batch(call);
   const auto& q = c.args.q;
   if (q.rank() == 3 && call.planned("lse")) {
     c.args.lse = phantom(0, DType::f32, q.device(), std::array{q.size(1), q.size(0)});

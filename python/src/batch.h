@@ -13,8 +13,7 @@ class BatchObject : public ffi::Object {
   TVM_FFI_DECLARE_OBJECT_INFO_FINAL("packattn.Batch", BatchObject, ffi::Object)
 };
 
-/// The last arguments of an operation: nothing, one checked batch, or the 16 parts of a
-/// description.
+/// The boundaries of an operation: nothing, one checked batch, or the 16 parts of a description.
 struct BatchArgument {
   const PackedBatch* batch = nullptr;
   std::optional<BatchSpec> spec = {};

@@ -71,7 +71,8 @@ TensorView CallReader::tensor(const char* name) {
   }
 }
 
-bool CallReader::flag(const char* name) {
+bool CallReader::flag(const char* name, bool missing) {
+  if (done()) return missing;
   const auto value = any();
   if (value.type_index() == Index::kTVMFFIBool) return value.cast<bool>();
   wrong_type(name, value, "True or False");
@@ -87,6 +88,7 @@ std::optional<std::int64_t> CallReader::optional_integer(const char* name) {
 }
 
 std::int64_t CallReader::integer(const char* name, std::int64_t missing) {
+  if (done()) return missing;
   const auto value = any();
   if (value.type_index() == Index::kTVMFFIInt) return value.cast<std::int64_t>();
   wrong_type(name, value, "an integer");
@@ -103,6 +105,7 @@ std::optional<double> CallReader::optional_number(const char* name) {
 }
 
 double CallReader::number(const char* name, double missing) {
+  if (done()) return missing;
   const auto value = any();
   const auto type = value.type_index();
   if (type == Index::kTVMFFIFloat || type == Index::kTVMFFIInt) return value.cast<double>();
@@ -119,6 +122,7 @@ std::string CallReader::string(const char* name) {
 }
 
 std::int64_t CallReader::choice(const char* name, std::string_view words, std::int64_t missing) {
+  if (done()) return missing;
   const auto value = any();
   if (value.type_index() == Index::kTVMFFIInt) return value.cast<std::int64_t>();
   wrong_type(name, value, words);

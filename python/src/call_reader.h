@@ -17,7 +17,8 @@ namespace packattn::python {
 namespace ffi = tvm::ffi;
 
 /// Reads the positional arguments of one call in order. What Python passed in a type that an
-/// argument does not take becomes a fault, so that it is reported beside all the others.
+/// argument does not take becomes a fault, so that it is reported beside all the others. Arguments
+/// that are not passed have the value `missing`: a call with few options is a short one.
 ///
 /// A tensor arrives as nothing, as anything with DLPack, as a description (an array of integers:
 /// address, DLPack code, bits, lanes, device type, device index, read-only, then sizes, then
@@ -28,7 +29,7 @@ class CallReader {
   explicit CallReader(ffi::PackedArgs args) : args_(args) {}
 
   TensorView tensor(const char* name);
-  bool flag(const char* name);
+  bool flag(const char* name, bool missing = false);
   std::int64_t integer(const char* name, std::int64_t missing = 0);
   std::optional<std::int64_t> optional_integer(const char* name);
   double number(const char* name, double missing = 0);
