@@ -5,8 +5,6 @@
 ``.short_convolution_update``.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -21,6 +21,7 @@ from .._attention import attention
 from .._batch import BatchLike, PackedBatch
 from .._error import raise_refusal
 from .._kda import kda_chunk, kda_recurrent
+from .._layers import gated_rms_norm, short_convolution
 from .._native import refuse
 from .._pack import ready
 
@@ -120,22 +121,7 @@ class ShortConvolution(nn.Module):
 
     def forward(self, x: Tensor, step: _Step, state: Tensor | None) -> Tensor:
         """x ``[T, D]``; state ``[N, D, W - 1]``, the inputs before, oldest first; updated."""
-        weight = self.weight[:, 0]
-        taps = weight.shape[1]
-        if state is None:
-            state = x.new_zeros(len(step.before), x.shape[1], taps - 1)
-        out = x * weight[:, -1]
-        for back in range(1, taps):
-            at = step.position - back
-            inside = at >= 0
-            earlier = x.roll(back, 0)
-            outside = ~inside
-            earlier[outside] = state[step.owner[outside], :, at[outside] + taps - 1]
-            out += earlier * weight[:, -1 - back]
-        for n, (start, length, _, _) in enumerate(step.batch.sequences):
-            seen = torch.cat([state[n], x[start : start + length].T], 1)
-            state[n] = seen[:, length:]
-        return silu(out)
+        return short_convolution(x, self.weight[:, 0], step.batch, silu=True, state=state)
 
 
 class KimiDeltaAttention(nn.Module):
@@ -195,8 +181,9 @@ class KimiDeltaAttention(nn.Module):
             state=None if state is None else state["kda"],
             state_layout="v_first",
         )[0]
-        gate = self.g_proj(x).view(out.shape).sigmoid()
-        return self.o_proj((self.o_norm(out) * gate).flatten(1))
+        gate, norm = self.g_proj(x).view(out.shape), self.o_norm
+        out = gated_rms_norm(out, gate, weight=norm.weight, eps=norm.eps, activation="sigmoid")
+        return self.o_proj(out.flatten(1))
 
 
 class Attention(nn.Module):
