@@ -116,7 +116,11 @@ def kda_gate(
     :returns: ``out``.
     :raises packattn.Error: with every fault found (PA1xxx, PA3xxx, PA6xxx), before anything runs.
     """
-    return _run("kda_gate", (g,), locals())
+    given = {
+        "gate": gate, "A_log": A_log, "dt_bias": dt_bias, "lower_bound": lower_bound,
+        "out": out, "implementation": implementation, "threads": threads,
+    }  # fmt: skip
+    return _run("kda_gate", (g,), given)
 
 
 def l2norm(
@@ -134,7 +138,8 @@ def l2norm(
     :returns: ``out``.
     :raises packattn.Error: with every fault found (PA1xxx, PA3xxx), before anything runs.
     """
-    return _run("l2norm", (x,), locals())
+    given = {"eps": eps, "out": out, "implementation": implementation, "threads": threads}
+    return _run("l2norm", (x,), given)
 
 
 def short_convolution(
@@ -173,7 +178,13 @@ def short_convolution(
     :returns: ``out``, or ``(out, final state)`` with ``output_final_state``.
     :raises packattn.Error: with every fault found (PA1xxx to PA6xxx), before anything runs.
     """
-    return _run("short_convolution", (x, weight, batch), locals())
+    given = {
+        "bias": bias, "silu": silu, "state": state, "initial_state": initial_state,
+        "final_state": final_state, "slots": slots, "null_slot": null_slot,
+        "output_final_state": output_final_state, "out": out, "implementation": implementation,
+        "threads": threads,
+    }  # fmt: skip
+    return _run("short_convolution", (x, weight, batch), given)
 
 
 def gated_rms_norm(
@@ -207,7 +218,12 @@ def gated_rms_norm(
     :returns: ``out``, or ``(out, r)`` with ``return_residual``.
     :raises packattn.Error: with every fault found (PA1xxx, PA3xxx), before anything runs.
     """
-    return _run("gated_rms_norm", (x, gate), locals())
+    given = {
+        "weight": weight, "bias": bias, "residual": residual, "activation": activation,
+        "eps": eps, "out": out, "residual_out": residual_out, "return_residual": return_residual,
+        "implementation": implementation, "threads": threads,
+    }  # fmt: skip
+    return _run("gated_rms_norm", (x, gate), given)
 
 
 @with_options_of(kda_gate)
@@ -361,8 +377,7 @@ class _Call:
         return given["out"]
 
 
-def _run(name: str, inputs: tuple[Any, ...], given: dict[str, Any]) -> Any:
-    options = {option: given[option] for option in _LAYERS[name].options}
+def _run(name: str, inputs: tuple[Any, ...], options: dict[str, Any]) -> Any:
     if tracing is not None and tracing():
         return traced(name, inputs, options)
     call = _Call(name, inputs, options)

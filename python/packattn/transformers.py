@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""packattn as an attention implementation of Hugging Face transformers (4.53 and later).
+"""packattn as an attention implementation of Hugging Face transformers (4.53 and later;
+encoders such as BERT have the interface from 5 on).
 
 ``import packattn.transformers`` registers it; then::
 

@@ -26,6 +26,8 @@ def pair(config, kind=transformers.AutoModel):
 
 
 def bert():
+    if int(transformers.__version__.partition(".")[0]) < 5:
+        pytest.skip("BERT has the attention interface from transformers 5 on")
     return pair(transformers.BertConfig(**SIZES))
 
 
