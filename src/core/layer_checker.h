@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstdint>
 #include <initializer_list>
 #include <string_view>
 #include <vector>
@@ -83,7 +84,10 @@ class LayerChecker {
 
   LayerProblem problem() const {
     LayerProblem p{.device = x_.view.device(), .rows = 1, .width = 0};
-    for (std::size_t dim = 0; dim + 1 < sizes_.size(); ++dim) p.rows *= sizes_[dim];
+    for (std::size_t dim = 0; dim + 1 < sizes_.size(); ++dim) {
+      // Sizes of no memory there is: such a call is never run.
+      if (__builtin_mul_overflow(p.rows, sizes_[dim], &p.rows)) p.rows = INT64_MAX;
+    }
     if (!sizes_.empty()) p.width = sizes_.back();
     return p;
   }

@@ -8,6 +8,7 @@
 
 #include "conformance/attention_promises.h"
 #include "conformance/kda_promises.h"
+#include "conformance/layer_promises.h"
 #include "support/compare.h"
 #include "support/coverage.h"
 #include "support/random.h"
@@ -94,6 +95,38 @@ KdaCase random_kda(const std::string& name) {
   return c;
 }
 
+LayerCase random_layer(Op op, const std::string& name) {
+  Random random(seed_of(name));
+  LayerCase c{.name = name, .op = op, .lengths = random_lengths(random, random.between(0, 5))};
+  const auto chance = [&](double p) { return random.chance(p); };
+  if (op == Op::kda_gate) c.heads = random.between(1, 4);
+  c.width = chance(0.2) ? random.between(1000, 3000) : random.between(1, 200);
+  c.taps = random.between(1, 6);
+  c.dtype = random.pick(std::vector{DType::f32, DType::f16, DType::bf16});
+  if (chance(0.3)) c.out_dtype = DType::f32;
+  if (chance(0.5)) c.side_dtype = c.dtype;
+  const bool norm = op == Op::gated_rms_norm;
+  c.weight = norm && chance(0.5);
+  c.bias = (norm || c.convolves()) && chance(0.5);
+  c.gate = norm && chance(0.5);
+  c.residual = norm && chance(0.5);
+  c.residual_out = norm && chance(0.5);
+  if (chance(0.5)) c.activation = GateActivation::sigmoid;
+  if (chance(0.5)) c.gate_kind = GateKind::bounded;
+  if (op == Op::kda_gate && chance(0.5)) c.dt_bias = chance(0.5) ? Bias::matrix : Bias::flat;
+  c.silu = chance(0.5);
+  if (c.convolves()) {
+    c.state = random.pick(std::vector{KdaState::none, KdaState::in_place, KdaState::initial_only,
+                                      KdaState::final_only, KdaState::separate});
+    c.slots = c.state != KdaState::none && chance(0.5);
+    c.null_slots = c.slots && chance(0.5);
+    c.boundaries = random.pick(std::vector{Boundaries::cu_int32, Boundaries::lengths,
+                                           Boundaries::starts, Boundaries::capacity});
+  }
+  c.form = random.pick(std::vector{Form::contiguous, Form::wide, Form::odd_base});
+  return c;
+}
+
 class AttentionProperties : public testing::TestWithParam<std::string> {};
 
 TEST_P(AttentionProperties, OnRandomCalls) {
@@ -134,9 +167,28 @@ TEST_P(KdaProperties, OnRandomCalls) {
   }
 }
 
-std::vector<std::pair<Op, std::string>> kda_implementations() {
+class LayerProperties : public testing::TestWithParam<std::pair<Op, std::string>> {};
+
+TEST_P(LayerProperties, OnRandomCalls) {
+  const auto& [op, implementation] = GetParam();
+  for (int i = 0; i < rounds() && !HasFailure(); ++i) {
+    const LayerCase c =
+        random_layer(op, "seed_" + std::to_string(process_seed()) + "_" + std::to_string(i));
+    SCOPED_TRACE(c.name);
+    LayerPromises promises{LayerData(c), implementation};
+    if (!promises.taken()) continue;
+    promises.equal_the_oracle();
+    promises.repeat_on_any_threads();
+    promises.packed_is_alone_in_any_order();
+    promises.nan_stays();
+    promises.later_tokens_change_nothing();
+    promises.continued_is_one_shot();
+  }
+}
+
+std::vector<std::pair<Op, std::string>> implementations_of(const std::vector<Op>& ops) {
   std::vector<std::pair<Op, std::string>> all;
-  for (const Op op : {Op::kda_recurrent, Op::kda_chunk}) {
+  for (const Op op : ops) {
     for (const std::string& name : implementations(op)) all.emplace_back(op, name);
   }
   return all;
@@ -149,7 +201,14 @@ std::string kda_name(const testing::TestParamInfo<std::pair<Op, std::string>>& i
 }
 INSTANTIATE_TEST_SUITE_P(All, AttentionProperties,
                          testing::ValuesIn(implementations(Op::attention)), attention_name);
-INSTANTIATE_TEST_SUITE_P(All, KdaProperties, testing::ValuesIn(kda_implementations()), kda_name);
+INSTANTIATE_TEST_SUITE_P(All, KdaProperties,
+                         testing::ValuesIn(implementations_of({Op::kda_recurrent, Op::kda_chunk})),
+                         kda_name);
+INSTANTIATE_TEST_SUITE_P(All, LayerProperties,
+                         testing::ValuesIn(implementations_of({Op::kda_gate, Op::l2norm,
+                                                               Op::short_convolution,
+                                                               Op::gated_rms_norm})),
+                         kda_name);
 
 }  // namespace
 }  // namespace packattn::test

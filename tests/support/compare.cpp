@@ -56,6 +56,14 @@ Limits attention_limits(DType dtype, DType out) {
   }
 }
 
+Limits layer_limits(DType out) {
+  switch (out) {
+    case DType::f16: return {4e-4};
+    case DType::bf16: return {2.5e-3};
+    default: return {3e-7};
+  }
+}
+
 Limits kda_out_limits(DType dtype, DType out) {
   // A kernel for 16-bit inputs may use 16-bit operands whatever it stores.
   if (dtype == DType::f32 && out == DType::f32) return {5e-6};

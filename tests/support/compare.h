@@ -24,6 +24,7 @@ struct Limits {
 Limits attention_limits(DType dtype, DType out);
 Limits kda_out_limits(DType dtype, DType out);
 Limits kda_state_limits(DType dtype, DType state);
+Limits layer_limits(DType out);
 /// Of a log-sum-exp, absolute at 1 and relative above.
 inline constexpr double lse_limit = 4e-6;
 
