@@ -63,8 +63,12 @@ TEST_F(KdaChecks, MixedPrecision) {
 }
 
 TEST_F(KdaChecks, GateAndBetaShapesAreListed) {
-  for (const std::vector<std::int64_t>& sizes :
-       {std::vector<std::int64_t>{8, 64}, {8, 4, 16}, {1, 8, 2, 32}, {1, 8, 2}, {512}}) {
+  for (const std::vector<std::int64_t>& sizes : {std::vector<std::int64_t>{8, 64},
+                                                 {8, 4, 16},
+                                                 {1, 8, 2, 32},
+                                                 {1, 8, 2, 16},
+                                                 {1, 8, 2},
+                                                 {512}}) {
     args.g = reshape(c.g.view(), sizes);
     expect(Code::gate_shape, "g");
     EXPECT_THAT(fault().message, HasSubstr("[B, T, 4, 16] or [B, T, 4]"));
