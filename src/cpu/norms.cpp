@@ -4,8 +4,10 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <vector>
 
 #include "cpu/cpu.h"
+#include "cpu/norm_rows.h"
 #include "cpu/parallel.h"
 #include "cpu/simd_support.h"
 #include "cpu/simd_targets.h"
@@ -189,26 +191,23 @@ constexpr std::array<std::string_view, 3> rms_names{
 
 }  // namespace
 
-KdaImplementation kda_gate_row() {
-  return {gate_names[row_index],
-          [](const KdaCall&) { return decline_simd(gate_names[row_index], HWY_TARGET); },
-          [](const KdaCall& call, int threads) {
-            const std::int64_t floats = KdaInputs::padded(call.problem.key_dim);
-            return plan_of(static_cast<std::size_t>(floats) * sizeof(float), threads);
-          },
-          run_gate};
-}
-
-L2NormImplementation l2norm_row() {
-  return {l2norm_names[row_index],
+NormRows norm_rows() {
+  return {
+      .gate = {gate_names[row_index],
+               [](const KdaCall&) { return decline_simd(gate_names[row_index], HWY_TARGET); },
+               [](const KdaCall& call, int threads) {
+                 const std::int64_t floats = KdaInputs::padded(call.problem.key_dim);
+                 return plan_of(static_cast<std::size_t>(floats) * sizeof(float), threads);
+               },
+               run_gate},
+      .l2norm = {
+          l2norm_names[row_index],
           [](const L2NormCall&) { return decline_simd(l2norm_names[row_index], HWY_TARGET); },
-          [](const L2NormCall&, int) { return plan_of(0, 0); }, run_l2norm};
-}
-
-GatedRmsNormImplementation gated_rms_norm_row() {
-  return {rms_names[row_index],
+          [](const L2NormCall&, int) { return plan_of(0, 0); }, run_l2norm},
+      .gated_rms_norm = {
+          rms_names[row_index],
           [](const GatedRmsNormCall&) { return decline_simd(rms_names[row_index], HWY_TARGET); },
-          [](const GatedRmsNormCall&, int) { return plan_of(0, 0); }, run_gated_rms_norm};
+          [](const GatedRmsNormCall&, int) { return plan_of(0, 0); }, run_gated_rms_norm}};
 }
 
 }  // namespace packattn::cpu::HWY_NAMESPACE
@@ -217,49 +216,41 @@ HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
 namespace packattn::cpu {
+namespace {
 
-std::span<const KdaImplementation> kda_gate() {
-  static const std::vector<KdaImplementation> rows = {
+/// One operation's rows of all targets.
+template <class Row>
+std::vector<Row> rows_of(Row NormRows::* operation) {
+  const std::vector<NormRows> targets = {
 #if HWY_TARGETS & HWY_AVX3
-      N_AVX3::kda_gate_row(),
+      N_AVX3::norm_rows(),
 #endif
 #if HWY_TARGETS & HWY_AVX2
-      N_AVX2::kda_gate_row(),
+      N_AVX2::norm_rows(),
 #endif
 #if HWY_TARGETS & HWY_NEON
-      N_NEON::kda_gate_row(),
+      N_NEON::norm_rows(),
 #endif
   };
+  std::vector<Row> rows;
+  for (const NormRows& target : targets) rows.push_back(target.*operation);
+  return rows;
+}
+
+}  // namespace
+
+std::span<const KdaImplementation> kda_gate() {
+  static const auto rows = rows_of(&NormRows::gate);
   return rows;
 }
 
 std::span<const L2NormImplementation> l2norm() {
-  static const std::vector<L2NormImplementation> rows = {
-#if HWY_TARGETS & HWY_AVX3
-      N_AVX3::l2norm_row(),
-#endif
-#if HWY_TARGETS & HWY_AVX2
-      N_AVX2::l2norm_row(),
-#endif
-#if HWY_TARGETS & HWY_NEON
-      N_NEON::l2norm_row(),
-#endif
-  };
+  static const auto rows = rows_of(&NormRows::l2norm);
   return rows;
 }
 
 std::span<const GatedRmsNormImplementation> gated_rms_norm() {
-  static const std::vector<GatedRmsNormImplementation> rows = {
-#if HWY_TARGETS & HWY_AVX3
-      N_AVX3::gated_rms_norm_row(),
-#endif
-#if HWY_TARGETS & HWY_AVX2
-      N_AVX2::gated_rms_norm_row(),
-#endif
-#if HWY_TARGETS & HWY_NEON
-      N_NEON::gated_rms_norm_row(),
-#endif
-  };
+  static const auto rows = rows_of(&NormRows::gated_rms_norm);
   return rows;
 }
 

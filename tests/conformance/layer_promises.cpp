@@ -25,6 +25,15 @@ bool LayerPromises::taken() {
   return takes(implementation_, LayerPlacement(data_).declined(implementation_));
 }
 
+void LayerPromises::all() {
+  equal_the_oracle();
+  repeat_on_any_threads();
+  packed_is_alone_in_any_order();
+  nan_stays();
+  later_tokens_change_nothing();
+  continued_is_one_shot();
+}
+
 std::vector<LayerResult> LayerPromises::run(const LayerData& data) {
   return LayerPlacement(data).run({.threads = 1, .implementation = implementation_});
 }

@@ -15,6 +15,7 @@ class LayerPromises {
   LayerPromises(LayerData data, std::string implementation);
 
   bool taken();
+  void all();
   void equal_the_oracle();
   void repeat_on_any_threads();
   void packed_is_alone_in_any_order();

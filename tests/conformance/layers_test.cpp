@@ -25,12 +25,7 @@ class LayerConformance : public testing::TestWithParam<Parameter> {};
 TEST_P(LayerConformance, KeepsItsPromises) {
   LayerPromises promises{LayerData(GetParam().shape), GetParam().implementation};
   if (!promises.taken()) GTEST_SKIP() << GetParam().implementation << " declines";
-  promises.equal_the_oracle();
-  promises.repeat_on_any_threads();
-  promises.packed_is_alone_in_any_order();
-  promises.nan_stays();
-  promises.later_tokens_change_nothing();
-  promises.continued_is_one_shot();
+  promises.all();
 }
 
 std::vector<Parameter> all_cases() {
