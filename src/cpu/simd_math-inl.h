@@ -88,7 +88,7 @@ HWY_INLINE void store_floats(D d, V x, float* to) {
   hn::StoreU(x, d, to);
 }
 template <class D, class V = hn::Vec<D>>
-HWY_INLINE void store_floats(D d, V x, BFloat16* to) {
+HWY_INLINE void store_floats([[maybe_unused]] D d, V x, BFloat16* to) {
   const hn::Rebind<std::uint16_t, D> d16;
   const hn::Rebind<std::int32_t, D> di;
   const hn::Rebind<std::uint32_t, D> du;
@@ -99,7 +99,7 @@ HWY_INLINE void store_floats(D d, V x, BFloat16* to) {
   hn::StoreU(hn::DemoteTo(d16, high), d16, reinterpret_cast<std::uint16_t*>(to));
 }
 template <class D, class V = hn::Vec<D>>
-HWY_INLINE void store_floats(D d, V x, Half* to) {
+HWY_INLINE void store_floats([[maybe_unused]] D d, V x, Half* to) {
   const hn::Rebind<hwy::float16_t, D> d16;
   hn::StoreU(hn::DemoteTo(d16, x), d16, reinterpret_cast<hwy::float16_t*>(to));
 }
