@@ -172,8 +172,8 @@ class Run {
     const PackWork& work = plan_.packs[static_cast<std::size_t>(index)];
     const SharedKeys& keys = plan_.shared[static_cast<std::size_t>(work.shared)];
     kernel_.pack(call_.problem, key_rows(call_, call_.args.k, keys.sequence, head),
-                 key_rows(call_, call_.args.v, keys.sequence, head), work.begin, work.end,
-                 packed(work.shared, head));
+                 key_rows(call_, call_.args.v, keys.sequence, head), {work.begin, work.end},
+                 keys.keys, packed(work.shared, head));
   }
 
   template <class F>

@@ -71,9 +71,10 @@ struct AmxScratch {
 
 /// The kernels, in the order in which they are called.
 struct AmxAttention {
-  /// Packs keys [begin, end), `begin` the first of a group; the rest of the last group are zeros.
-  void (*pack)(const AttentionProblem& problem, const KeyRows& k, const KeyRows& v,
-               std::int64_t begin, std::int64_t end, const PackedKeys& to) = nullptr;
+  /// Packs `keys`, the first one of which begins a group; the rest of their last group are zeros.
+  /// Keys up to `last` are fetched ahead.
+  void (*pack)(const AttentionProblem& problem, const KeyRows& k, const KeyRows& v, KeyRange keys,
+               std::int64_t last, const PackedKeys& to) = nullptr;
   void (*load_queries)(const AttentionTile& tile, const AmxScratch& scratch) = nullptr;
   /// Attends to the keys of one split, from scratch; the result is `scratch.part`. Without `packed`
   /// keys are packed as they are met.

@@ -101,16 +101,29 @@ bool pack_value_group(std::int64_t dims, std::int64_t tiles, const std::byte* co
   return found != 0;
 }
 
+/// Asks for rows that are packed a block later. Rows of one head lie pages apart, where no hardware
+/// prefetcher follows.
+inline void fetch_rows(const KeyRows& rows, std::int64_t dims, std::int64_t begin,
+                       std::int64_t end) {
+  for (std::int64_t j = begin; j < end; ++j) {
+    const std::byte* row = rows[j];
+    for (std::int64_t at = 0; at < 2 * dims; at += 64) _mm_prefetch(row + at, _MM_HINT_T1);
+  }
+}
+
 template <int terms>
-void pack_keys(const AttentionProblem& problem, const KeyRows& k, const KeyRows& v,
-               std::int64_t begin, std::int64_t end, const PackedKeys& to) {
+void pack_keys(const AttentionProblem& problem, const KeyRows& k, const KeyRows& v, KeyRange keys,
+               std::int64_t last, const PackedKeys& to) {
   const AmxShape shape(problem);
-  for (std::int64_t first = begin; first < end; first += group_keys) {
+  for (std::int64_t first = keys.begin; first < keys.end; first += group_keys) {
     const std::byte *k_rows[group_keys] = {}, *v_rows[group_keys] = {};
-    for (std::int64_t j = 0; j < group_keys && first + j < end; ++j) {
+    for (std::int64_t j = 0; j < group_keys && first + j < keys.end; ++j) {
       k_rows[j] = k[first + j];
       v_rows[j] = v[first + j];
     }
+    const std::int64_t later = first + block_keys;
+    fetch_rows(k, problem.head_dim, later, std::min(later + group_keys, last));
+    fetch_rows(v, problem.value_dim, later, std::min(later + group_keys, last));
     const std::int64_t group = first / group_keys - to.first_group;
     pack_key_group<terms>(problem.head_dim, k_rows, to.keys + group * shape.key_group_bytes());
     to.odd[group] = pack_value_group<terms>(problem.value_dim, shape.value_tiles, v_rows,

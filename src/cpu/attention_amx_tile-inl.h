@@ -41,7 +41,7 @@ struct Unit {
 /// first-level cache while keys and values stream through it.
 class Units {
  public:
-  using Pack = void (*)(const AttentionProblem&, const KeyRows&, const KeyRows&, std::int64_t,
+  using Pack = void (*)(const AttentionProblem&, const KeyRows&, const KeyRows&, KeyRange,
                         std::int64_t, const PackedKeys&);
 
   Units(const AttentionTile& tile, std::int64_t split, const PackedKeys* shared, Pack pack,
@@ -79,8 +79,8 @@ class Units {
     }
     unit.packed = scratch_.blocks[blocks_packed_++ % 3];  // three units are in work
     unit.packed.first_group = block_ / group_keys + unit.begin;
-    pack_(tile_.problem, tile_.k, tile_.v, unit.packed.first_group * group_keys, seen.end,
-          unit.packed);
+    pack_(tile_.problem, tile_.k, tile_.v, {unit.packed.first_group * group_keys, seen.end},
+          rows.back().visible.end, unit.packed);
   }
 
   const AttentionTile& tile_;
@@ -290,9 +290,9 @@ void attend_tile(const AttentionTile& tile, std::int64_t split, const PackedKeys
 }
 
 inline void pack_tile_keys(const AttentionProblem& problem, const KeyRows& k, const KeyRows& v,
-                           std::int64_t begin, std::int64_t end, const PackedKeys& to) {
-  if (problem.dtype == DType::f16) pack_keys<2>(problem, k, v, begin, end, to);
-  else pack_keys<1>(problem, k, v, begin, end, to);
+                           KeyRange keys, std::int64_t last, const PackedKeys& to) {
+  if (problem.dtype == DType::f16) pack_keys<2>(problem, k, v, keys, last, to);
+  else pack_keys<1>(problem, k, v, keys, last, to);
 }
 
 inline void load_tile_queries(const AttentionTile& tile, const AmxScratch& w) {
