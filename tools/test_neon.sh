@@ -8,8 +8,8 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-packages=(libfmt-dev libfmt9 libtbb-dev libtbb12 libhwy-dev libhwy1 libgtest-dev libgmock-dev
-  nlohmann-json3-dev libc6 libgcc-s1 libstdc++6)
+packages=(libfmt-dev libfmt9 libtbb-dev libtbb12 libtbbmalloc2 libtbbbind-2-5 libhwy-dev libhwy1
+  libgtest-dev libgmock-dev nlohmann-json3-dev libc6 libgcc-s1 libstdc++6)
 
 fetch_libraries() { # fetch_libraries FOLDER
   local work=$PWD/build/arm64-packages
