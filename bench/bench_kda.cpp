@@ -108,9 +108,10 @@ void run(benchmark::State& state, const Case& c, const Row& row, int threads) {
       static_cast<double>(kda_workspace_bytes(row.op, args, &batch, options, context)) / (1 << 20);
 }
 
-std::vector<Row> rows_here(const std::vector<bench::FmaPeak>& peaks) {
-  Buffer x(DType::f32, {1, 1, 1, 8}, 1), beta(DType::f32, {1, 1, 1}, 2);
-  Buffer out(DType::f32, {1, 1, 1, 8}, 3);
+/// The rows that take a type here.
+std::vector<Row> rows_here(DType dtype, const std::vector<bench::FmaPeak>& peaks) {
+  Buffer x(dtype, {1, 1, 1, 8}, 1), beta(DType::f32, {1, 1, 1}, 2);
+  Buffer out(dtype, {1, 1, 1, 8}, 3);
   const KdaArgs args{.q = x.view(),
                      .k = x.view(),
                      .v = x.view(),
@@ -143,8 +144,8 @@ int main(int argc, char** argv) try {
     benchmark::AddCustomContext("fma_peak_" + peak.target, std::to_string(peak.gflops));
   }
   benchmark::AddCustomContext("copy", std::to_string(bench::measure_copy(processors)));
-  for (const Row& row : rows_here(peaks)) {
-    for (const Case& c : table) {
+  for (const Case& c : table) {
+    for (const Row& row : rows_here(c.dtype, peaks)) {
       if (c.decode() && row.op == Op::kda_chunk) continue;
       for (const int threads : processors > 1 ? std::vector{1, processors} : std::vector{1}) {
         std::string label = row.name;

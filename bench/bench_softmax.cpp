@@ -135,10 +135,11 @@ double measure_memory(const std::string& implementation, int threads) {
   return static_cast<double>(bench::peak_memory() - before) / (1 << 20);
 }
 
-/// The rows of the list that run here, with the multiply-add peak of their instruction set.
-std::map<std::string, double> implementations_here(const std::vector<bench::FmaPeak>& peaks) {
+/// The rows of the list that take a type here, with the multiply-add peak of their instructions.
+std::map<std::string, double> implementations_here(DType dtype,
+                                                   const std::vector<bench::FmaPeak>& peaks) {
   std::map<std::string, double> result;
-  Buffer x(DType::f32, {1, 1, 8}, 1), out(DType::f32, {1, 1, 8}, 1);
+  Buffer x(dtype, {1, 1, 8}, 1), out(dtype, {1, 1, 8}, 1);
   const auto verdicts = why_attention({x.view(), x.view(), x.view(), out.view()},
                                       PackedBatch::from_lengths(std::vector<std::int64_t>{1}));
   for (const Verdict& verdict : verdicts) {
@@ -160,19 +161,18 @@ int main(int argc, char** argv) try {
   const auto table = read_cases("bench/softmax_cases.json");
   const int processors = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
   const auto peaks = bench::measure_fma_peaks();
-  const auto implementations = implementations_here(peaks);
   for (const auto& peak : peaks) {
     benchmark::AddCustomContext("fma_peak_" + peak.target, std::to_string(peak.gflops));
   }
   // Before the copy, whose own buffers would hide any growth.
-  for (const auto& [name, peak] : implementations) {
+  for (const auto& [name, peak] : implementations_here(DType::f32, peaks)) {
     benchmark::AddCustomContext("memory_mib_" + name.substr(name.find('.') + 1),
                                 std::to_string(measure_memory(name, processors)));
   }
   benchmark::AddCustomContext("copy", std::to_string(bench::measure_copy(processors)));
 
-  for (const auto& [name, peak] : implementations) {
-    for (const Case& c : table) {
+  for (const Case& c : table) {
+    for (const auto& [name, peak] : implementations_here(c.dtype, peaks)) {
       for (const int threads : processors > 1 ? std::vector{1, processors} : std::vector{1}) {
         const std::string label =
             name + "/" + c.name + "/" + to_string(c.dtype) + "/t" + std::to_string(threads);

@@ -18,6 +18,12 @@
 #include <hwy/foreach_target.h>
 #include <hwy/highway.h>
 
+#if HWY_ARCH_X86_64 && defined(__linux__)
+#include <immintrin.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
+
 HWY_BEFORE_NAMESPACE();
 namespace packattn::bench::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
@@ -62,10 +68,50 @@ double best_rate(double (*kernel)(std::int64_t, float*)) {
   return best;
 }
 
+#if HWY_ARCH_X86_64 && defined(__linux__)
+
+bool may_use_tiles() {
+  constexpr long request_permission = 0x1023, tile_data = 18;  // ARCH_REQ_XCOMP_PERM
+  return __builtin_cpu_supports("amx-bf16") &&
+         syscall(SYS_arch_prctl, request_permission, tile_data) == 0;
+}
+
+/// Flops of products of whole tiles of bf16, four sums at a time.
+__attribute__((target("amx-tile,amx-bf16"))) double multiply_tiles(std::int64_t rounds, float*) {
+  struct alignas(64) Shape {
+    std::uint8_t palette = 1, start_row = 0, reserved[14] = {};
+    std::uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
+    std::uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
+  };
+  static const Shape shape;
+  _tile_loadconfig(&shape);
+  _tile_zero(0);
+  _tile_zero(1);
+  _tile_zero(2);
+  _tile_zero(3);
+  _tile_zero(4);
+  _tile_zero(5);
+  _tile_zero(6);
+  _tile_zero(7);
+  for (std::int64_t round = 0; round < rounds; ++round) {
+    _tile_dpbf16ps(0, 4, 6);
+    _tile_dpbf16ps(1, 4, 7);
+    _tile_dpbf16ps(2, 5, 6);
+    _tile_dpbf16ps(3, 5, 7);
+  }
+  _tile_release();
+  return 4.0 * 2 * 16 * 16 * 32 * static_cast<double>(rounds);
+}
+
+#endif
+
 }  // namespace
 
 std::vector<FmaPeak> measure_fma_peaks() {
   std::vector<FmaPeak> peaks;
+#if HWY_ARCH_X86_64 && defined(__linux__)
+  if (may_use_tiles()) peaks.push_back({"amx_bf16", best_rate(multiply_tiles)});
+#endif
 #if HWY_TARGETS & HWY_AVX3
   if (hwy::SupportedTargets() & HWY_AVX3)
     peaks.push_back({"avx512", best_rate(N_AVX3::multiply_add)});

@@ -13,7 +13,7 @@ namespace packattn::bench {
 /// One instruction set of this processor.
 struct FmaPeak {
   std::string target;  ///< "avx512", as in the names of implementations
-  double gflops = 0;   ///< fp32 multiply-adds from registers, one thread
+  double gflops = 0;   ///< multiply-adds from registers into fp32, one thread
 };
 
 /// Best of several short runs, for every target that has kernels and that this processor has.
