@@ -31,6 +31,7 @@ struct Call {
   BatchSpec spec = {};
   bool has_batch = false;  ///< boundaries were given; KDA also runs without
   Context context = {};
+  Device device = {};  ///< where the call runs; its tensors are copied there and back
 
   // What the command line decides about outputs.
   bool lse = true;

@@ -138,6 +138,28 @@ void Input::bind(Call& call) const {
   }
 }
 
+std::vector<TensorView*> tensors_of(Call& call) {
+  std::vector<TensorView*> tensors;
+  const auto add = [&](auto& group, const auto& fields) {
+    for (const auto& [name, field] : fields) {
+      if ((group.*field).present()) tensors.push_back(&(group.*field));
+    }
+  };
+  switch (call.op) {
+    case Op::attention:
+      add(call.attention, attention_fields);
+      add(call.attention_options, attention_option_fields);
+      break;
+    case Op::kda_recurrent:
+    case Op::kda_chunk: add(call.kda, kda_fields); break;
+    case Op::kda_gate: add(call.gate, gate_fields); break;
+    case Op::l2norm: add(call.l2norm, l2norm_fields); break;
+    case Op::short_convolution: add(call.convolution, convolution_fields); break;
+    case Op::gated_rms_norm: add(call.rms_norm, rms_norm_fields); break;
+  }
+  return tensors;
+}
+
 Op Input::usual_op() const {
   if (!find("q").present() && find("x").present()) {
     fail(Code::option_value, {.argument = "op",

@@ -39,4 +39,7 @@ class Input {
   std::map<std::string, std::string> options_;
 };
 
+/// The tensors that `bind` filled, but for boundaries.
+std::vector<TensorView*> tensors_of(Call& call);
+
 }  // namespace packattn::cli

@@ -170,6 +170,16 @@ constexpr OptionRow rows[] = {
      [](Call& c, Text t) { return truth(t, c.spec.capacity); }},
     {"threads", any, false, "CPU threads, 0 for all",
      [](Call& c, Text t) { return number(t, c.context.threads); }},
+    {"device", any, false, "cpu, cuda or cuda:<index>: where run works (default cpu)",
+     [](Call& c, Text t) -> std::string {
+       constexpr std::string_view cuda = "cuda";
+       if (t == "cpu") return c.device = {}, "";
+       c.device = {DeviceType::cuda, 0};
+       if (t == cuda) return "";
+       const bool numbered = t.starts_with("cuda:") && t.size() > cuda.size() + 1;
+       const bool whole = numbered && number(t.substr(cuda.size() + 1), c.device.index).empty();
+       return whole && c.device.index >= 0 ? "" : "cpu, cuda or cuda:<index>";
+     }},
     {"implementation", any, false, "run this one, or be told why not",
      [](Call& c, Text t) {
        c.context.implementation = t;

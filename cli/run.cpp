@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "commands.h"
+#include "device_memory.h"
 #include "fault.h"
 #include "input.h"
 #include "progress.h"
@@ -23,6 +24,15 @@ struct PreparedCall {
   Call call;
   std::map<std::string, TensorView*> outputs;
   std::vector<std::unique_ptr<std::byte[]>> memory;
+  DeviceMemory on_device;
+
+  bool moves() const { return !call.device.is_host(); }
+  std::byte* take(const TensorView& view) {
+    const auto bytes = static_cast<std::size_t>(view.numel()) * size_of(view.dtype());
+    auto& block = memory.emplace_back(new (std::nothrow) std::byte[bytes + 1]);
+    if (!block) fail(Code::out_of_memory, {.value = std::to_string(bytes)});
+    return block.get();
+  }
 };
 
 Call read_call(const Input& input, const OptionTexts& given) {
@@ -38,11 +48,32 @@ Call read_call(const Input& input, const OptionTexts& given) {
 // Only a call that passed its checks gets here, so the sizes are no more than the file's own.
 void allocate_outputs(PreparedCall& prepared) {
   for (auto& [name, view] : prepared.outputs) {
-    const auto bytes = static_cast<std::size_t>(view->numel()) * size_of(view->dtype());
-    auto& memory = prepared.memory.emplace_back(new (std::nothrow) std::byte[bytes + 1]);
-    if (!memory) fail(Code::out_of_memory, {.value = std::to_string(bytes)});
-    if (name == "state") std::memcpy(memory.get(), view->data(), bytes);
-    *view = {memory.get(), view->dtype(), Device{}, shape_of(*view)};
+    if (prepared.moves()) {  // where the state has been copied to already
+      if (name != "state") *view = prepared.on_device.make(*view, prepared.call.device);
+      continue;
+    }
+    std::byte* memory = prepared.take(*view);
+    if (name == "state") {
+      std::memcpy(memory, view->data(),
+                  static_cast<std::size_t>(view->numel()) * size_of(view->dtype()));
+    }
+    *view = {memory, view->dtype(), Device{}, shape_of(*view)};
+  }
+}
+
+void move_inputs(PreparedCall& prepared) {
+  if (!prepared.moves()) return;
+  for (TensorView* x : tensors_of(prepared.call)) {
+    *x = prepared.on_device.copy(*x, prepared.call.device);
+  }
+}
+
+void bring_outputs_back(PreparedCall& prepared) {
+  if (!prepared.moves()) return;
+  for (auto& [name, view] : prepared.outputs) {
+    std::byte* memory = prepared.take(*view);
+    DeviceMemory::fetch(*view, memory);
+    *view = {memory, view->dtype(), Device{}, shape_of(*view)};
   }
 }
 
@@ -146,7 +177,8 @@ int run_command(const CallRequest& request) {
     fail(Code::command_line,
          {.argument = request.input, .value = "a description has no data to run on; see check"});
   }
-  PreparedCall prepared{read_call(input, request.options), {}, {}};
+  PreparedCall prepared{read_call(input, request.options), {}, {}, {}};
+  move_inputs(prepared);
   make_state_writable(prepared.call);
   prepared.outputs = place_outputs(prepared.call);
   if (const auto faults = check(prepared.call); !faults.empty()) throw Error(faults);
@@ -161,7 +193,9 @@ int run_command(const CallRequest& request) {
   const std::string implementation = running_implementation(prepared.call, boundaries);
   const auto start = std::chrono::steady_clock::now();
   run(prepared.call, boundaries);
+  if (prepared.moves()) DeviceMemory::wait(prepared.call.device);
   const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start;
+  bring_outputs_back(prepared);
 
   if (!request.output.empty()) {
     std::map<std::string, TensorView> tensors;

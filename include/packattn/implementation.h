@@ -12,6 +12,7 @@
 
 #include "packattn/error.h"
 #include "packattn/export.h"
+#include "packattn/tensor.h"
 
 namespace packattn {
 
@@ -55,6 +56,11 @@ struct Verdict {
   std::string implementation;
   std::optional<Fault> declined;  ///< why not, with a PA3xxx or PA4xxx code; empty means it can
 };
+
+/// What kernels on this stream of a CUDA device found wrong with boundaries and slots that only
+/// they see, since it was last asked for; the lowest sequence's fault. Waits for nothing, so what
+/// has not run yet is not in it. The next call on the stream throws it if nobody has asked.
+PACKATTN_EXPORT std::optional<Fault> last_status(Device device, void* stream = nullptr);
 
 /// Faults that tests can provoke. Not for production: the setting is global to the process.
 struct Injection {

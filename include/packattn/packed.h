@@ -9,6 +9,7 @@
 
 #include "packattn/error.h"
 #include "packattn/export.h"
+#include "packattn/implementation.h"
 #include "packattn/tensor.h"
 
 namespace packattn {
@@ -106,12 +107,16 @@ enum class Side { query, key };
 
 /// Copies the tokens of `padded` [B, S, ...] to `packed` [T, ...]. A batch made from a padding mask
 /// takes the masked positions; any other takes positions 0 .. length - 1 of each row.
-/// Same dtype and trailing shape; any strides. Raises PA1xxx, PA2xxx.
+/// Same dtype and trailing shape; any strides; on the host or a CUDA device, in stream order there.
+/// Of boundaries that only the device knows, a sequence longer than S keeps its first S tokens.
+/// Raises PA1xxx, PA2xxx, PA4xxx.
 PACKATTN_EXPORT void pack(const TensorView& padded, const PackedBatch& batch,
-                          const TensorView& packed, Side side = Side::query);
+                          const TensorView& packed, Side side = Side::query,
+                          const Context& context = {});
 
 /// The inverse of `pack`; positions of `padded` without a token are set to 0.
 PACKATTN_EXPORT void unpack(const TensorView& packed, const PackedBatch& batch,
-                            const TensorView& padded, Side side = Side::query);
+                            const TensorView& padded, Side side = Side::query,
+                            const Context& context = {});
 
 }  // namespace packattn

@@ -13,7 +13,7 @@ from . import testing
 from ._attention import attention, attention_workspace_bytes, check_attention, merge_states, why
 from ._batch import BatchSpec, PackedBatch
 from ._error import Error, Fault, UnsupportedError
-from ._implementations import Verdict, implementations
+from ._implementations import Verdict, implementations, last_status
 from ._info import __version__, info
 from ._kda import KdaOptions, check_kda, kda_chunk, kda_recurrent, kda_workspace_bytes, why_kda
 from ._layers import (
@@ -71,6 +71,7 @@ __all__ = [
     "kda_recurrent",
     "kda_workspace_bytes",
     "l2norm",
+    "last_status",
     "merge_states",
     "pack",
     "records",

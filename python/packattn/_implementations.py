@@ -36,6 +36,14 @@ def implementations(op: Op) -> list[str]:
     return [str(name) for name in _native.implementations(number)]
 
 
+def last_status(device: int = 0) -> Fault | None:
+    """What kernels on the current stream of a CUDA device found wrong with boundaries and slots
+    that only they see, since this was last asked; the lowest sequence's fault. Waits for nothing,
+    so what has not run yet is not in it. The next call on the stream raises it if nobody asked."""
+    told = _native.last_status(device)
+    return None if told is None else parse_faults(str(told))[0]
+
+
 def parse_verdicts(told: Sequence[Any]) -> list[Verdict]:
     if isinstance(told[0], str):  # a refusal: text and faults
         raise_refusal(told)

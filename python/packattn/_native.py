@@ -74,6 +74,7 @@ record_page = _function("record_page")
 find_records = _function("find_records")
 implementations = _function("implementations")
 inject_faults = _function("inject_faults")
+last_status = _function("last_status")
 refuse = _function("refuse")
 
 make_batch = _function("make_batch")

@@ -77,6 +77,11 @@ Progress interruptible(Progress told) {
   };
 }
 
+/// The current stream of a device, as the framework that made the tensors has it.
+void* stream_of(Device device) {
+  return TVMFFIEnvGetStream(static_cast<std::int32_t>(device.type), device.index);
+}
+
 }  // namespace
 
 Context read_context(CallReader& call, const TensorView& like) {
@@ -93,8 +98,7 @@ Context read_context(CallReader& call, const TensorView& like) {
   }
   context.progress = call.callback("progress");
   if (!like.device().is_host()) {
-    context.stream =
-        TVMFFIEnvGetStream(static_cast<std::int32_t>(like.device().type), like.device().index);
+    context.stream = stream_of(like.device());
   } else {
     context.progress = interruptible(std::move(context.progress));
   }
@@ -158,7 +162,9 @@ ffi::Any copy_call(ffi::PackedArgs args, const char* from, const char* to, Copy 
     const auto side = static_cast<Side>(call.choice("side", "'query' or 'key'"));
     const auto batch = read_batch(call);
     if (!call.clean()) return refusal(call.refusing_faults({}));
-    copy(source, *batch.batch, target, side);
+    Context context;
+    if (!source.device().is_host()) context.stream = stream_of(source.device());
+    copy(source, *batch.batch, target, side, context);
     return nullptr;
   });
 }

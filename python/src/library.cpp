@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // What Python asks of the library besides its operations: the error reference, implementations.
+#include <span>
+
+#include <tvm/ffi/extra/c_env_api.h>
 #include <tvm/ffi/reflection/registry.h>
 
 #include "call_reader.h"
@@ -60,6 +63,15 @@ void inject(bool fail_allocations, bool hide_simd, bool hide_cuda, std::int64_t 
                  .decline = code_of(decline)});
 }
 
+/// JSON of the fault that the device's current stream reported, or null.
+ffi::Any status(std::int64_t index) {
+  const Device device{DeviceType::cuda, static_cast<std::int32_t>(index)};
+  void* stream = TVMFFIEnvGetStream(static_cast<std::int32_t>(device.type), device.index);
+  const auto fault = last_status(device, stream);
+  if (!fault) return nullptr;
+  return text(to_json(std::span(&*fault, 1)));
+}
+
 }  // namespace
 
 TVM_FFI_STATIC_INIT_BLOCK() {
@@ -72,6 +84,7 @@ TVM_FFI_STATIC_INIT_BLOCK() {
       .def("packattn.find_records", find)
       .def("packattn.implementations", implementation_names)
       .def("packattn.inject_faults", inject)
+      .def("packattn.last_status", status)
       .def_packed("packattn.refuse", [](ffi::PackedArgs args, ffi::Any* result) {
         CallReader call(args);
         call.faults();

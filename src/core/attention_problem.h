@@ -42,6 +42,8 @@ struct AttentionProblem {
   DType dtype = DType::f32;      ///< of q, k and v
   DType out_dtype = DType::f32;  ///< dtype, or f32
   Device device;
+  std::int64_t rows_q = 0;  ///< of the tensors: with spare capacity the boundaries need fewer
+  std::int64_t rows_k = 0;
   std::int64_t heads_q = 0;
   std::int64_t heads_k = 0;
   std::int64_t head_dim = 0;   ///< D

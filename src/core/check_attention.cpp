@@ -64,12 +64,14 @@ class Checker {
   void check_heads() {
     if (q_ok_) {
       problem_.device = args_.q.device();
+      problem_.rows_q = args_.q.size(0);
       problem_.heads_q = args_.q.size(1);
       problem_.head_dim = args_.q.size(2);
       non_zero(q(), 1, "its heads");
       non_zero(q(), 2, "its head size");
     }
     if (k_ok_) {
+      problem_.rows_k = args_.k.size(0);
       problem_.heads_k = args_.k.size(-2);
       non_zero(k(), -2, "its heads");
       if (q_ok_ && args_.k.size(-1) != args_.q.size(-1)) {

@@ -44,6 +44,7 @@ class Checker {
     if (args_.q.present()) check_device("q", args_.q.device(), faults_);
     if (q_ok_) {
       p().device = args_.q.device();
+      p().tokens = args_.q.size(1);
       p().heads = args_.q.size(2);
       p().key_dim = args_.q.size(3);
       if (checks_.dtype(q(), {DType::f32, DType::f16, DType::bf16})) p().dtype = args_.q.dtype();

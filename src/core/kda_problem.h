@@ -6,6 +6,10 @@
 
 #include "packattn/kda.h"
 
+namespace packattn::detail {
+struct BatchState;
+}
+
 namespace packattn {
 
 /// What a KDA call computes, in numbers that are all legal.
@@ -16,6 +20,7 @@ struct KdaProblem {
   DType beta_dtype = DType::f32;
   DType state_dtype = DType::f32;  ///< of initial and final state; f32 without a state
   Device device;
+  std::int64_t tokens = 0;       ///< T, rows of the tensors
   std::int64_t heads = 0;        ///< H, of q and k
   std::int64_t value_heads = 0;  ///< HV, of v, g, beta, out and state
   std::int64_t key_dim = 0;      ///< K
@@ -57,6 +62,10 @@ struct KdaCall {
   std::span<const std::int64_t> column_slots;
   TensorView initial;  ///< `state` or `initial_state`; absent for zeros
   TensorView final;    ///< `state` or `final_state`; absent if nobody asked
+  // For devices, which read boundaries and slots themselves: the above knows neither of them.
+  std::int64_t count = 0;  ///< N
+  std::int64_t null_slot = -1;
+  const detail::BatchState* batch = nullptr;  ///< null in the [B, T] form
 };
 
 }  // namespace packattn

@@ -27,7 +27,8 @@ class Rows {
       }
     }
   }
-  std::int64_t offset(std::int64_t row) const {
+  /// constexpr, so that device code may call it.
+  constexpr std::int64_t offset(std::int64_t row) const {
     std::int64_t offset = 0;
     for (std::size_t dim = dims_; dim-- > 1;) {
       offset += row % size_[dim] * stride_[dim];
@@ -46,6 +47,8 @@ struct LayerProblem {
   Device device;
   std::int64_t rows = 0;   ///< product of the leading dimensions
   std::int64_t width = 0;  ///< D
+
+  friend bool operator==(const LayerProblem&, const LayerProblem&) = default;
 };
 
 struct L2NormCall {
@@ -67,6 +70,10 @@ struct ShortConvolutionCall {
   std::int64_t taps;  ///< W
   std::span<const KdaSequence> sequences;
   TensorView initial, final;
+  // For devices, which read boundaries and slots themselves.
+  std::int64_t count = 0;  ///< N
+  std::int64_t null_slot = -1;
+  const detail::BatchState* batch = nullptr;
 };
 
 using L2NormImplementation = Implementation<L2NormCall>;

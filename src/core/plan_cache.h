@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "core/implementation_table.h"
+#include "core/layer_calls.h"
 
 namespace packattn {
 
@@ -49,10 +50,12 @@ class PlanCache {
   };
   auto& entries_of(const AttentionProblem&) { return attention_; }
   auto& entries_of(const KdaProblem&) { return kda_; }
+  auto& entries_of(const LayerProblem&) { return layers_; }
 
   std::mutex mutex_;
   std::vector<Entry<AttentionProblem>> attention_;
   std::vector<Entry<KdaProblem>> kda_;
+  std::vector<Entry<LayerProblem>> layers_;
 };
 
 }  // namespace packattn

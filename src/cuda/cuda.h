@@ -4,6 +4,7 @@
 #include <span>
 
 #include "core/implementation_table.h"
+#include "core/layer_calls.h"
 
 /// GPU kernels. Without a CUDA compiler no_cuda.cpp stands in: empty lists.
 namespace packattn::cuda {
@@ -11,6 +12,18 @@ namespace packattn::cuda {
 std::span<const AttentionImplementation> attention();
 std::span<const KdaImplementation> kda_recurrent();
 std::span<const KdaImplementation> kda_chunk();
+std::span<const KdaImplementation> kda_gate();
+std::span<const L2NormImplementation> l2norm();
+std::span<const ShortConvolutionImplementation> short_convolution();
+std::span<const GatedRmsNormImplementation> gated_rms_norm();
+
+/// pack and unpack, and merge_states, of tensors on a device; legal by construction.
+void copy_tokens(const TensorView& padded, const PackedBatch& batch, const TensorView& packed,
+                 Side side, bool packing, void* stream);
+void merge_states(const MergeArgs& args, void* stream);
+
+/// Reads and clears a stream's status word; a fault in the words of the host's own checks.
+std::optional<Fault> take_status(Device device, void* stream);
 
 /// "13.0, sm_80 and sm_90a", or empty without the backend.
 std::string_view build_description();

@@ -8,6 +8,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include "cuda/cuda.h"
 #include "errors/fault_list.h"
 
 namespace packattn::cuda {
@@ -93,6 +94,30 @@ DeviceBoundaries boundaries(const TensorView& t) {
 
 }  // namespace
 
+std::byte* upload(const void* bytes, std::size_t size, Device device) {
+  const DeviceGuard guard(device);
+  const RelaxedCapture relaxed;
+  void* memory = nullptr;
+  check(cudaMalloc(&memory, size), "cudaMalloc");
+  const cudaStream_t stream = upload_stream(device.index);
+  const cudaError_t copied = cudaMemcpyAsync(memory, bytes, size, cudaMemcpyHostToDevice, stream);
+  // Waits for this copy alone, once per batch: any stream may read the memory afterwards.
+  const cudaError_t done = copied == cudaSuccess ? cudaStreamSynchronize(stream) : copied;
+  if (done != cudaSuccess) cudaFree(memory);
+  check(done, "cudaMemcpyAsync");
+  return static_cast<std::byte*>(memory);
+}
+
+void release(std::byte* memory, Device device) {
+  if (memory == nullptr) return;
+  const RelaxedCapture relaxed;
+  int previous = 0;
+  cudaGetDevice(&previous);
+  cudaSetDevice(device.index);
+  cudaFree(memory);  // waits for kernels that still read it
+  cudaSetDevice(previous);
+}
+
 Schedule::Schedule(const PackedBatch& batch, std::int64_t rows_q, Device device, int tile_rows)
     : size_(static_cast<std::int32_t>(batch.size())),
       tile_rows_(tile_rows),
@@ -104,18 +129,10 @@ Schedule::Schedule(const PackedBatch& batch, std::int64_t rows_q, Device device,
                  aligned(static_cast<std::size_t>(tile_bound_) * sizeof(Tile)) +
                  aligned(sizeof(std::int32_t)) +
                  aligned(static_cast<std::size_t>(size_ * table_width_) * sizeof(std::int32_t));
-  if (batch.host_known()) upload(batch, rows_q);
+  if (batch.host_known()) upload_schedule(batch, rows_q);
 }
 
-Schedule::~Schedule() {
-  if (uploaded_ == nullptr) return;
-  const RelaxedCapture relaxed;
-  int previous = 0;
-  cudaGetDevice(&previous);
-  cudaSetDevice(device_.index);
-  cudaFree(uploaded_);  // waits for kernels that still read it
-  cudaSetDevice(previous);
-}
+Schedule::~Schedule() { release(uploaded_, device_); }
 
 DeviceBatch Schedule::layout(std::byte* memory) const {
   DeviceBatch batch{};
@@ -135,7 +152,7 @@ DeviceBatch Schedule::layout(std::byte* memory) const {
   return batch;
 }
 
-void Schedule::upload(const PackedBatch& batch, std::int64_t rows_q) {
+void Schedule::upload_schedule(const PackedBatch& batch, std::int64_t rows_q) {
   const HostSchedule host = make_schedule(batch, rows_q, tile_rows_);
   std::vector<std::byte> image(array_bytes_);
   const DeviceBatch at = layout(image.data());
@@ -146,16 +163,7 @@ void Schedule::upload(const PackedBatch& batch, std::int64_t rows_q) {
   std::copy(batch.state().block_table.begin(), batch.state().block_table.end(),
             const_cast<std::int32_t*>(at.block_table));
 
-  const DeviceGuard guard(device_);
-  const RelaxedCapture relaxed;
-  void* memory = nullptr;
-  check(cudaMalloc(&memory, array_bytes_), "cudaMalloc");
-  uploaded_ = static_cast<std::byte*>(memory);
-  const cudaStream_t stream = upload_stream(device_.index);
-  check(cudaMemcpyAsync(memory, image.data(), array_bytes_, cudaMemcpyHostToDevice, stream),
-        "cudaMemcpyAsync");
-  // Waits for this copy alone, once per batch: any stream may read the schedule afterwards.
-  check(cudaStreamSynchronize(stream), "cudaStreamSynchronize");
+  uploaded_ = packattn::cuda::upload(image.data(), image.size(), device_);
 }
 
 DeviceBatch Schedule::prepare(const PlannerInput& input, DeviceWorkspace& workspace,
@@ -215,17 +223,19 @@ StatusWord* status_word(int device, cudaStream_t stream) {
   return word;
 }
 
-std::optional<Fault> take_status(int device, cudaStream_t stream) {
+std::optional<Fault> take_status(Device device, void* stream) {
   StatusWord* word = nullptr;
   {
     const std::lock_guard lock(status_mutex);
-    const auto at = status_words.find({device, stream});
+    const auto at = status_words.find({device.index, static_cast<cudaStream_t>(stream)});
     if (at == status_words.end()) return {};
     word = at->second;
   }
   const volatile StatusWord& seen = *word;
   if (seen.code == 0) return {};
-  static constexpr const char* arguments[] = {"cu_seqlens_q", "cu_seqlens_k", "block_table"};
+  static constexpr const char* arguments[] = {
+      "cu_seqlens_q", "cu_seqlens_k", "block_table",        "slots",
+      "read_slots",   "write_slots",  "num_accepted_tokens"};
   Fault fault = make_fault(static_cast<Code>(seen.code),
                            {.argument = arguments[seen.argument],
                             .position = "sequence " + std::to_string(seen.sequence),
@@ -234,6 +244,10 @@ std::optional<Fault> take_status(int device, cudaStream_t stream) {
                             .note = "found on the device during an earlier call on this stream"});
   word->code = 0;
   return fault;
+}
+
+void raise_earlier_fault(int device, cudaStream_t stream) {
+  if (auto fault = take_status({DeviceType::cuda, device}, stream)) throw Error({*fault});
 }
 
 }  // namespace packattn::cuda

@@ -8,7 +8,7 @@
 
 namespace packattn::cuda {
 
-/// A sequence as kernels read it. A sequence whose boundaries are wrong has no rows and no keys.
+/// A sequence as kernels read it. A sequence whose boundaries are wrong has no rows and -1 keys.
 struct DeviceSequence {
   std::int64_t q_start;
   std::int64_t k_start;
@@ -28,10 +28,21 @@ struct Tile {
   std::int32_t row;
 };
 
-/// What is wrong with boundaries that only the device sees. Lowest sequence wins.
+/// Whose values a status word is about.
+enum class StatusArgument {
+  cu_seqlens_q,
+  cu_seqlens_k,  ///< or seqlens_k
+  block_table,
+  slots,
+  read_slots,
+  write_slots,
+  num_accepted_tokens,
+};
+
+/// What is wrong with boundaries or slots that only the device sees. Lowest sequence wins.
 struct StatusWord {
   std::int32_t code;      ///< 0 if all is well
-  std::int32_t argument;  ///< 0 cu_seqlens_q, 1 cu_seqlens_k or seqlens_k, 2 block_table
+  std::int32_t argument;  ///< a StatusArgument
   std::int64_t sequence;
   std::int64_t value;
 };
@@ -75,6 +86,13 @@ constexpr int weight_class(std::int32_t keys) {
   return 2 * octave + 1 + half;
 }
 
+/// Rows of a tile that is a whole sequence: the schedule is then a list of sequences.
+constexpr std::int32_t whole_sequence = 1 << 30;
+
+/// Device memory with these bytes, ready for any stream, and its release when nothing reads it.
+std::byte* upload(const void* bytes, std::size_t size, Device device);
+void release(std::byte* memory, Device device);
+
 /// Tiles that a batch can have at most, whatever its lengths.
 constexpr std::int64_t max_tiles(std::int64_t rows, std::int64_t size, std::int64_t tile_rows) {
   return rows / tile_rows + size;
@@ -100,7 +118,7 @@ class Schedule {
 
  private:
   DeviceBatch layout(std::byte* memory) const;
-  void upload(const PackedBatch& batch, std::int64_t rows_q);
+  void upload_schedule(const PackedBatch& batch, std::int64_t rows_q);
 
   std::int32_t size_;
   int tile_rows_;
@@ -122,7 +140,7 @@ void launch_planner(const PlannerInput& input, const DeviceBatch& batch, StatusW
 /// The status word of a stream: pinned, written by planners, read by the host without waiting.
 StatusWord* status_word(int device, cudaStream_t stream);
 
-/// Reads and clears a stream's status word; a fault in the words of the host's own checks.
-std::optional<Fault> take_status(int device, cudaStream_t stream);
+/// Throws what an earlier call on this stream left in its status word.
+void raise_earlier_fault(int device, cudaStream_t stream);
 
 }  // namespace packattn::cuda

@@ -10,38 +10,20 @@
 // Tiles are sorted by weight class, heaviest first, by a stable counting sort: a histogram, a scan
 // over the classes, and a pass in sequence order. One block suffices: the time is that of a few
 // passes over N sequences.
-#include <cuda_runtime.h>
-
-#include "packattn/error.h"
-
-#include "cuda/device_plan.h"
+#include "cuda/status.cuh"
 
 namespace packattn::cuda {
 namespace {
 
 constexpr int threads = 256;
 constexpr int warps = threads / 32;
-constexpr unsigned all_lanes = 0xffffffffU;
 
 struct Shared {
   std::int32_t histogram[weight_classes];
   std::int32_t offset[weight_classes];
   std::int32_t warp_tiles[warps][weight_classes];
   std::int64_t warp_max[warps];
-  long long first_fault;  // 4 * sequence + argument: the lowest sequence is the smallest
-};
-
-/// A fault of one sequence. Each thread keeps its first, which is its lowest sequence's.
-struct Finding {
-  std::int64_t sequence = 0;
-  std::int64_t value = 0;
-  int argument = 0;
-  int code = 0;
-
-  __device__ void note(std::int64_t n, int which, Code what, std::int64_t found) {
-    if (code == 0) *this = {n, found, which, static_cast<int>(what)};
-  }
-  __device__ long long key() const { return 4LL * sequence + argument; }
+  long long lowest_fault;
 };
 
 __device__ std::int64_t read(const DeviceBoundaries& b, std::int64_t i) {
@@ -51,8 +33,8 @@ __device__ std::int64_t read(const DeviceBoundaries& b, std::int64_t i) {
 
 /// Exclusive prefix maximum over the block's threads, on top of `running`, which moves on.
 __device__ std::int64_t prefix_max(Shared& shared, std::int64_t value, std::int64_t& running) {
-  const int lane = static_cast<int>(threadIdx.x) % 32;
-  const int warp = static_cast<int>(threadIdx.x) / 32;
+  const int lane = lane_index();
+  const int warp = warp_index();
   std::int64_t inclusive = value;
   for (int step = 1; step < 32; step *= 2) {
     const std::int64_t other = __shfl_up_sync(all_lanes, inclusive, step);
@@ -72,7 +54,7 @@ __device__ std::int64_t prefix_max(Shared& shared, std::int64_t value, std::int6
 
 /// One side of sequence n. `floor` is the largest entry before it.
 __device__ bool read_side(const DeviceBoundaries& b, std::int64_t n, std::int64_t rows,
-                          std::int64_t floor, int argument, std::int64_t& start,
+                          std::int64_t floor, StatusArgument argument, std::int64_t& start,
                           std::int64_t& length, Finding& finding) {
   start = read(b, n);
   const std::int64_t end = read(b, n + 1);
@@ -88,18 +70,18 @@ __device__ bool read_side(const DeviceBoundaries& b, std::int64_t n, std::int64_
 __device__ bool check_pages(const PlannerInput& in, std::int64_t n, std::int64_t keys,
                             Finding& finding) {
   if (keys < 0 || keys > INT32_MAX) {
-    finding.note(n, 1, Code::length_negative, keys);
+    finding.note(n, StatusArgument::cu_seqlens_k, Code::length_negative, keys);
     return false;
   }
   const std::int64_t needed = (keys + in.page_size - 1) / in.page_size;
   if (needed > in.table_width) {
-    finding.note(n, 2, Code::block_table_short, needed);
+    finding.note(n, StatusArgument::block_table, Code::block_table_short, needed);
     return false;
   }
   for (std::int64_t i = 0; i < needed; ++i) {
     const std::int32_t page = in.block_table[n * in.table_stride + i];
     if (page >= 0 && page < in.pages) continue;
-    finding.note(n, 2, Code::block_table_entry, page);
+    finding.note(n, StatusArgument::block_table, Code::block_table_entry, page);
     return false;
   }
   return true;
@@ -116,7 +98,7 @@ __device__ void read_sequences(const PlannerInput& in, const DeviceBatch& batch,
   std::int64_t entries_k = 0;
   std::int64_t owned = 0;
   for (std::int32_t chunk = 0; chunk < in.size; chunk += threads) {
-    const std::int32_t n = chunk + static_cast<std::int32_t>(threadIdx.x);
+    const std::int32_t n = chunk + thread_index();
     const bool active = n < in.size;
     // An entry past the tensor must not make the sequences after it look like overlaps.
     const auto entry = [&](const DeviceBoundaries& b, std::int64_t rows) {
@@ -130,18 +112,21 @@ __device__ void read_sequences(const PlannerInput& in, const DeviceBatch& batch,
     DeviceSequence s{};
     std::int64_t q_length = 0;
     std::int64_t k_length = 0;
-    bool valid = active && read_side(in.q, n, in.rows_q, floor_q, 0, s.q_start, q_length, finding);
+    bool valid = active && read_side(in.q, n, in.rows_q, floor_q, StatusArgument::cu_seqlens_q,
+                                     s.q_start, q_length, finding);
     if (active && in.k_is_lengths) {
       k_length = read(in.k, n);
       valid = check_pages(in, n, k_length, finding) && valid;
     } else if (active) {
-      valid = read_side(in.k, n, in.rows_k, floor_k, 1, s.k_start, k_length, finding) && valid;
+      valid = read_side(in.k, n, in.rows_k, floor_k, StatusArgument::cu_seqlens_k, s.k_start,
+                        k_length, finding) &&
+              valid;
     }
     const std::int64_t gap = prefix_max(shared, valid ? s.q_start + q_length : 0, owned);
     if (active) {
       if (!valid) s = {.q_start = gap};
       s.q_length = valid ? static_cast<std::int32_t>(q_length) : 0;
-      s.k_length = valid ? static_cast<std::int32_t>(k_length) : 0;
+      s.k_length = valid ? static_cast<std::int32_t>(k_length) : -1;
       batch.sequences[n] = s;
       batch.gaps[n] = {gap, s.q_start};
       if (s.q_length > 0) {
@@ -149,36 +134,42 @@ __device__ void read_sequences(const PlannerInput& in, const DeviceBatch& batch,
       }
     }
   }
-  if (threadIdx.x == 0) {
+  if (thread_index() == 0) {
     batch.gaps[in.size] = {owned, in.rows_q};
     const std::int64_t end_q = read(in.q, in.size);
     if (end_q < in.rows_q && !in.capacity) {
-      finding.note(in.size, 0, Code::rows_after_end, end_q);
+      finding.note(in.size, StatusArgument::cu_seqlens_q, Code::rows_after_end, end_q);
     }
     if (!in.k_is_lengths && !in.capacity && read(in.k, in.size) < in.rows_k) {
-      finding.note(in.size, 1, Code::rows_after_end, read(in.k, in.size));
+      finding.note(in.size, StatusArgument::cu_seqlens_k, Code::rows_after_end,
+                   read(in.k, in.size));
     }
   }
 }
 
-/// Where each weight class begins; the heaviest first.
+/// Where each weight class begins; the heaviest first. A warp, two classes a lane.
 __device__ void scan_classes(const DeviceBatch& batch, Shared& shared) {
-  if (threadIdx.x != 0) return;
-  std::int32_t total = 0;
-  for (int c = weight_classes - 1; c >= 0; --c) {
-    shared.offset[c] = total;
-    total += shared.histogram[c];
+  static_assert(weight_classes == 64);
+  if (warp_index() != 0) return;
+  const int upper = weight_classes - 1 - 2 * lane_index();
+  const std::int32_t own = shared.histogram[upper] + shared.histogram[upper - 1];
+  std::int32_t end = own;
+  for (int step = 1; step < 32; step *= 2) {
+    const std::int32_t other = __shfl_up_sync(all_lanes, end, step);
+    if (lane_index() >= step) end += other;
   }
-  *batch.tile_count = total;
+  shared.offset[upper] = end - own;
+  shared.offset[upper - 1] = end - own + shared.histogram[upper];
+  if (lane_index() == 31) *batch.tile_count = end;
 }
 
 /// Second pass, in sequence order: a stable place for each sequence's tiles, last rows first,
 /// because under a causal mask they are the longest.
 __device__ void write_tiles(const PlannerInput& in, const DeviceBatch& batch, Shared& shared) {
-  const int lane = static_cast<int>(threadIdx.x) % 32;
-  const int warp = static_cast<int>(threadIdx.x) / 32;
+  const int lane = lane_index();
+  const int warp = warp_index();
   for (std::int32_t chunk = 0; chunk < in.size; chunk += threads) {
-    const std::int32_t n = chunk + static_cast<std::int32_t>(threadIdx.x);
+    const std::int32_t n = chunk + thread_index();
     const DeviceSequence s = n < in.size ? batch.sequences[n] : DeviceSequence{};
     const std::int32_t count = tiles_of(s, in.tile_rows);
     const int mine = weight_class(s.k_length);
@@ -202,9 +193,9 @@ __device__ void write_tiles(const PlannerInput& in, const DeviceBatch& batch, Sh
       }
     }
     __syncthreads();
-    if (threadIdx.x < weight_classes) {
+    if (thread_index() < weight_classes) {
       for (int w = 0; w < warps; ++w) {
-        shared.offset[threadIdx.x] += shared.warp_tiles[w][threadIdx.x];
+        shared.offset[thread_index()] += shared.warp_tiles[w][thread_index()];
       }
     }
     __syncthreads();
@@ -213,18 +204,13 @@ __device__ void write_tiles(const PlannerInput& in, const DeviceBatch& batch, Sh
 
 __global__ void __launch_bounds__(threads)
     planner(const PlannerInput in, const DeviceBatch batch, StatusWord* status) {
-  __shared__ Shared shared;
-  if (threadIdx.x < weight_classes) shared.histogram[threadIdx.x] = 0;
-  if (threadIdx.x == 0) shared.first_fault = INT64_MAX;
+  auto& shared = *shared_memory<Shared>();
+  if (thread_index() < weight_classes) shared.histogram[thread_index()] = 0;
+  if (thread_index() == 0) shared.lowest_fault = INT64_MAX;
   __syncthreads();
   Finding finding;
   read_sequences(in, batch, shared, finding);
-  if (finding.code != 0) atomicMin(&shared.first_fault, finding.key());
-  __syncthreads();
-  if (finding.code != 0 && finding.key() == shared.first_fault) {
-    *status = {finding.code, finding.argument, finding.sequence, finding.value};
-    __threadfence_system();
-  }
+  report(finding, shared.lowest_fault, status);
   scan_classes(batch, shared);
   __syncthreads();
   write_tiles(in, batch, shared);
@@ -234,8 +220,7 @@ __global__ void __launch_bounds__(threads)
 
 void launch_planner(const PlannerInput& input, const DeviceBatch& batch, StatusWord* status,
                     cudaStream_t stream) {
-  planner<<<1, threads, 0, stream>>>(input, batch, status);
-  check(cudaGetLastError(), "planner");
+  launch("planner", planner, 1, threads, sizeof(Shared), stream, input, batch, status);
 }
 
 }  // namespace packattn::cuda

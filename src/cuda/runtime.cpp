@@ -2,6 +2,8 @@
 #include "cuda/runtime.h"
 
 #include <array>
+#include <atomic>
+#include <cstdint>
 #include <mutex>
 
 #include <fmt/format.h>
@@ -46,6 +48,11 @@ const DeviceProperties& properties(int device) {
 }
 
 std::optional<Fault> device_fault(Device device) {
+  // Every call asks; a device that was fine stays so.
+  static std::atomic<std::uint64_t> fine{0};
+  const bool small = device.index >= 0 && device.index < 64;
+  const std::uint64_t bit = small ? std::uint64_t{1} << device.index : 0;
+  if ((fine.load(std::memory_order_relaxed) & bit) != 0 && !injected_faults().hide_cuda) return {};
   int count = 0;
   const cudaError_t status =
       injected_faults().hide_cuda ? cudaErrorInsufficientDriver : cudaGetDeviceCount(&count);
@@ -62,6 +69,7 @@ std::optional<Fault> device_fault(Device device) {
                        .value = fmt::format("{}.{}", capability / 10, capability % 10),
                        .limit = "8.0"});
   }
+  fine.fetch_or(bit, std::memory_order_relaxed);
   return {};
 }
 

@@ -107,6 +107,7 @@ void run(const AttentionCall& call, const Plan& base, const RunContext& context)
   const auto& planned = static_cast<const SimtPlan&>(base);
   const DeviceGuard guard(call.problem.device);
   const cudaStream_t stream = stream_of(context);
+  raise_earlier_fault(call.problem.device.index, stream);
   DeviceWorkspace workspace(context, planned.workspace_bytes);
   AttentionParams params = attention_params(call);
   params.batch = planned.schedule.prepare(

@@ -11,6 +11,10 @@ std::span<const AttentionImplementation> attention() {
 }
 std::span<const KdaImplementation> kda_recurrent() { return {}; }
 std::span<const KdaImplementation> kda_chunk() { return {}; }
+std::span<const KdaImplementation> kda_gate() { return {}; }
+std::span<const L2NormImplementation> l2norm() { return {}; }
+std::span<const ShortConvolutionImplementation> short_convolution() { return {}; }
+std::span<const GatedRmsNormImplementation> gated_rms_norm() { return {}; }
 
 std::string_view build_description() { return "CUDA 13, sm_80 and sm_90a"; }
 

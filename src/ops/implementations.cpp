@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <string>
 
+#include "cuda/cuda.h"
 #include "ops/lists.h"
 
 namespace packattn {
@@ -20,6 +21,10 @@ std::vector<std::string> implementations(Op op) {
     case Op::gated_rms_norm: collect(gated_rms_norm_list()); break;
   }
   return names;
+}
+
+std::optional<Fault> last_status(Device device, void* stream) {
+  return cuda::take_status(device, stream);
 }
 
 }  // namespace packattn

@@ -11,6 +11,7 @@
 #include "core/unowned_rows.h"
 #include "core/workspace.h"
 #include "cpu/cpu.h"
+#include "cuda/cuda.h"
 #include "ops/lists.h"
 #include "ref/ref.h"
 
@@ -18,8 +19,9 @@ namespace packattn {
 
 // Best first, the reference last. The first row that takes a call runs it.
 ImplementationList<KdaCall> kda_list(Op op) {
-  static const auto recurrent = with_reference(cpu::kda_recurrent(), ref::kda_recurrent());
-  static const auto chunk = with_reference(cpu::kda_chunk(), ref::kda_chunk());
+  static const auto recurrent =
+      with_reference(cuda::kda_recurrent(), cpu::kda_recurrent(), ref::kda_recurrent());
+  static const auto chunk = with_reference(cuda::kda_chunk(), cpu::kda_chunk(), ref::kda_chunk());
   return op == Op::kda_chunk ? chunk : recurrent;
 }
 
@@ -41,6 +43,12 @@ CheckedKda checked(Op op, const KdaArgs& args, const detail::BatchState* batch,
   return result;
 }
 
+KdaCall call_of(const KdaArgs& args, const CheckedKda& kda, const detail::BatchState* batch,
+                const KdaOptions& options) {
+  return {args,      kda.problem,       kda.sequences, kda.column_slots, kda.initial, kda.final,
+          kda.count, options.null_slot, batch};
+}
+
 // Of the recurrence: the state decays, is read twice and written once.
 double multiply_adds(const KdaCall& call) {
   double tokens = 0;
@@ -60,7 +68,7 @@ struct Prepared {
   Prepared(Op op, const KdaArgs& args, const detail::BatchState* batch, const KdaOptions& options,
            const Context& context)
       : kda(checked(op, args, batch, options, context)),
-        call{args, kda.problem, kda.sequences, kda.column_slots, kda.initial, kda.final},
+        call(call_of(args, kda, batch, options)),
         threads(resolve_threads(context.threads, multiply_adds(call))) {
     row = &select(kda_list(op), call, context.implementation);
     const auto make = [this] { return row->plan(call, threads); };
@@ -73,13 +81,15 @@ struct Prepared {
 void run(Op op, const KdaArgs& args, const detail::BatchState* batch, const KdaOptions& options,
          const Context& context) {
   const Prepared prepared(op, args, batch, options, context);
-  const Workspace workspace(context, prepared.plan->workspace_bytes);
+  // On a device memory is taken in stream order, and every row is the backend's business.
+  const bool on_host = prepared.row->on_host;
+  const Workspace workspace(context, on_host ? prepared.plan->workspace_bytes : 0);
   prepared.row->run(prepared.call, *prepared.plan,
                     {.threads = prepared.threads,
                      .workspace = workspace.bytes(),
                      .stream = context.stream,
                      .progress = context.progress ? &context.progress : nullptr});
-  if (!prepared.row->on_host) return;
+  if (!on_host) return;
   pass_states_through(prepared.kda.sequences, prepared.kda.initial, prepared.kda.final);
   clear_skipped_rows(prepared.kda.sequences, args.out, 1);
   if (batch != nullptr) clear_unowned_rows(*batch, args.out, 1, {});
@@ -145,8 +155,7 @@ std::vector<Verdict> why_kda(Op op, const KdaArgs& args, const PackedBatch* batc
                              const KdaOptions& options, const Context& context) {
   const detail::BatchState* state = batch != nullptr ? &batch->state() : nullptr;
   const CheckedKda kda = checked(op, args, state, options, context);
-  return verdicts(kda_list(op), KdaCall{args, kda.problem, kda.sequences, kda.column_slots,
-                                        kda.initial, kda.final});
+  return verdicts(kda_list(op), call_of(args, kda, state, options));
 }
 
 std::size_t kda_workspace_bytes(Op op, const KdaArgs& args, const PackedBatch* batch,

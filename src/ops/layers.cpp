@@ -9,43 +9,54 @@
 #include "core/unowned_rows.h"
 #include "core/workspace.h"
 #include "cpu/cpu.h"
+#include "cuda/cuda.h"
 #include "ops/lists.h"
 #include "ref/ref.h"
 
 namespace packattn {
 // Best first, the reference last. The first row that takes a call runs it.
 ImplementationList<KdaCall> gate_list() {
-  static const auto list = with_reference(cpu::kda_gate(), ref::kda_gate());
+  static const auto list = with_reference(cuda::kda_gate(), cpu::kda_gate(), ref::kda_gate());
   return list;
 }
 ImplementationList<L2NormCall> l2norm_list() {
-  static const auto list = with_reference(cpu::l2norm(), ref::l2norm());
+  static const auto list = with_reference(cuda::l2norm(), cpu::l2norm(), ref::l2norm());
   return list;
 }
 ImplementationList<GatedRmsNormCall> gated_rms_norm_list() {
-  static const auto list = with_reference(cpu::gated_rms_norm(), ref::gated_rms_norm());
+  static const auto list =
+      with_reference(cuda::gated_rms_norm(), cpu::gated_rms_norm(), ref::gated_rms_norm());
   return list;
 }
 ImplementationList<ShortConvolutionCall> short_convolution_list() {
-  static const auto list = with_reference(cpu::short_convolution(), ref::short_convolution());
+  static const auto list =
+      with_reference(cuda::short_convolution(), cpu::short_convolution(), ref::short_convolution());
   return list;
 }
 
 namespace {
 
 /// `operations` of one element, about: what decides whether a second thread is worth waking.
+/// `plans` keeps the schedules that implementations on a device make. Returns whether the host ran
+/// it.
 template <class Call>
-void run(ImplementationList<Call> list, const Call& call, std::int64_t elements, double operations,
-         const Context& context) {
+bool run(ImplementationList<Call> list, const Call& call, std::int64_t elements, double operations,
+         const Context& context, PlanCache* plans = nullptr) {
   const int threads = resolve_threads(context.threads, static_cast<double>(elements) * operations);
   const Implementation<Call>& row = select(list, call, context.implementation);
-  const auto plan = row.plan(call, threads);
-  const Workspace workspace(context, plan->workspace_bytes);
+  const auto make = [&] { return row.plan(call, threads); };
+  std::shared_ptr<const Plan> plan;
+  if constexpr (std::is_same_v<Call, ShortConvolutionCall>) {
+    if (!row.on_host) plan = plans->get(row.name, call.problem, threads, make);
+  }
+  if (plan == nullptr) plan = make();
+  const Workspace workspace(context, row.on_host ? plan->workspace_bytes : 0);
   row.run(call, *plan,
           {.threads = threads,
            .workspace = workspace.bytes(),
            .stream = context.stream,
            .progress = context.progress ? &context.progress : nullptr});
+  return row.on_host;
 }
 
 KdaProblem check_gate(const KdaGateArgs& args, const KdaGateOptions& options,
@@ -100,18 +111,21 @@ KdaArgs as_kda(const KdaGateArgs& args) {
   return {.g = args.g, .out = args.out, .A_log = args.A_log, .dt_bias = args.dt_bias};
 }
 
-ShortConvolutionCall call_of(const ShortConvolutionArgs& args,
+ShortConvolutionCall call_of(const ShortConvolutionArgs& args, const detail::BatchState& batch,
                              const ShortConvolutionOptions& options, const CheckedConvolution& c) {
-  return {args, c.problem, options.silu, c.taps, c.sequences, c.initial, c.final};
+  return {args,    c.problem,     options.silu,      c.taps, c.sequences, c.initial,
+          c.final, batch.q.count, options.null_slot, &batch};
 }
 
 void run_convolution(const ShortConvolutionArgs& args, const detail::BatchState& batch,
                      const ShortConvolutionOptions& options, const Context& context) {
   const auto c =
       legal([&](FaultList& f) { return check_convolution(args, batch, options, context, f); });
-  const ShortConvolutionCall call = call_of(args, options, c);
-  run(short_convolution_list(), call, c.problem.rows * c.problem.width,
-      static_cast<double>(c.taps) + (options.silu ? 20 : 1), context);
+  const ShortConvolutionCall call = call_of(args, batch, options, c);
+  const bool on_host =
+      run(short_convolution_list(), call, c.problem.rows * c.problem.width,
+          static_cast<double>(c.taps) + (options.silu ? 20 : 1), context, &batch.plans);
+  if (!on_host) return;
   pass_states_through(c.sequences, c.initial, c.final);
   clear_skipped_rows(c.sequences, args.out, 0);
   clear_unowned_rows(batch, args.out, 0, {});
@@ -211,7 +225,7 @@ std::vector<Verdict> why_short_convolution(const ShortConvolutionArgs& args,
                                            const Context& context) {
   const auto c = legal(
       [&](FaultList& f) { return check_convolution(args, batch.state(), options, context, f); });
-  return verdicts(short_convolution_list(), call_of(args, options, c));
+  return verdicts(short_convolution_list(), call_of(args, batch.state(), options, c));
 }
 
 }  // namespace packattn

@@ -17,11 +17,13 @@ ImplementationList<L2NormCall> l2norm_list();
 ImplementationList<ShortConvolutionCall> short_convolution_list();
 ImplementationList<GatedRmsNormCall> gated_rms_norm_list();
 
-/// The rows for the CPU and, at the end, the reference.
+/// The rows for devices and for the CPU and, at the end, the reference.
 template <class Call>
-std::vector<Implementation<Call>> with_reference(std::span<const Implementation<Call>> vectorised,
+std::vector<Implementation<Call>> with_reference(std::span<const Implementation<Call>> device,
+                                                 std::span<const Implementation<Call>> vectorised,
                                                  const Implementation<Call>& reference) {
-  std::vector<Implementation<Call>> rows(vectorised.begin(), vectorised.end());
+  std::vector<Implementation<Call>> rows(device.begin(), device.end());
+  rows.insert(rows.end(), vectorised.begin(), vectorised.end());
   rows.push_back(reference);
   return rows;
 }

@@ -13,6 +13,7 @@
 #include "core/select.h"
 #include "core/strided_copy.h"
 #include "cpu/parallel.h"
+#include "cuda/cuda.h"
 
 namespace packattn {
 namespace {
@@ -35,11 +36,7 @@ void check(const MergeArgs& args, FaultList& faults) {
   const NamedView out{args.out, "out"}, lse{args.lse, "lse"};
 
   const bool first_ok = checks.given(out_a, 3, "[T, H, D]");
-  if (args.out_a.present() && !args.out_a.device().is_host()) {
-    faults.add(Code::device_unsupported, {.argument = "out_a",
-                                          .value = to_string(args.out_a.device()),
-                                          .limit = "cpu in merge_states"});
-  }
+  if (args.out_a.present()) check_device("out_a", args.out_a.device(), faults);
   if (first_ok) {
     for (const int dim : {1, 2}) {
       if (args.out_a.size(dim) != 0) continue;
@@ -150,6 +147,7 @@ void merge_states(const MergeArgs& args, const Context& context) {
   check_context(context, faults);
   check(args, faults);
   std::move(faults).throw_if_any();
+  if (!args.out_a.device().is_host()) return cuda::merge_states(args, context.stream);
 
   constexpr std::int64_t chunk = 64;  // tokens a thread takes at a time
   const std::int64_t tokens = args.out.size(0);

@@ -84,6 +84,27 @@ class Run(CommandTest):
         self.assertTrue(any(tensors["state"][1]))
         self.assertEqual((self.path / name).read_bytes(), before)
 
+    def test_a_device_gives_the_results_of_the_host(self):
+        calls = {"attention": self.save_attention(), "kda_recurrent": self.save_kda()}
+        calls["kda_chunk"] = calls["kda_recurrent"]
+        for op, name in calls.items():
+            command = ["run", name, "--op", op, "-o"]
+            there = subprocess.run(
+                [self.program, *command, "there", "--device", "cuda"],
+                capture_output=True,
+                text=True,
+                cwd=self.path,
+                timeout=120,
+            )
+            if there.returncode != 0:
+                self.assertRegex(there.stderr, "PA400[12]")
+                self.skipTest("no CUDA device here")
+            self.assertIn("simt/", there.stdout)
+            self.run_command(*command, "here")
+            for output, (_, values) in load(self.path / "here")[0].items():
+                for a, b in zip(load(self.path / "there")[0][output][1], values):
+                    self.assertAlmostEqual(a, b, places=5)
+
     def test_input_and_output_may_be_one_file(self):
         name = self.save_attention()
         self.run_command("run", name, "-o", name)
@@ -176,6 +197,14 @@ class Refused(CommandTest):
         text = self.run_command("check", name, "--op", "kda", status=2)
         self.assertIn("attention, kda_recurrent, kda_chunk", text)
         self.assertIn("PA1105", self.run_command("check", self.save_kda(), "--causal", status=2))
+
+    def test_a_device_that_is_not_there(self):
+        name = self.save_attention()
+        text = self.run_command("run", name, "--device", "cuda:63", status=1)
+        self.assertRegex(text, "PA400[12]")
+        for device in ("gpu", "cuda:", "cuda:-1", "cuda:1x"):
+            text = self.run_command("run", name, "--device", device, status=2)
+            self.assertIn("cpu, cuda or cuda:<index>", text)
 
     def test_an_unknown_implementation(self):
         name = self.save_attention()

@@ -208,7 +208,26 @@ void KdaPromises::continued_is_one_shot() {
   }
 }
 
+void KdaPromises::device_workspace() {
+  const auto own = run();
+  // A planner's share is in it too, so that it serves boundaries on either side.
+  constexpr std::size_t guard = 256;
+  Context context{.implementation = implementation_};
+  const std::size_t bytes = placement_->device_workspace_bytes(op_, context);
+  DeviceMemory memory(bytes + 2 * guard);
+  std::vector<std::byte> image(bytes + 2 * guard, std::byte{0xa5});
+  memory.put(image);
+  context.workspace = {memory.data() + guard, bytes};
+  const auto given = placement_->run(op_, context);
+  memory.get(image);
+  const auto untouched = [](std::byte b) { return b == std::byte{0xa5}; };
+  EXPECT_TRUE(std::all_of(image.begin(), image.begin() + guard, untouched));
+  EXPECT_TRUE(std::all_of(image.end() - guard, image.end(), untouched));
+  for (std::size_t n = 0; n < own.size(); ++n) expect_same(given[n], own[n], sequence(n));
+}
+
 void KdaPromises::workspace_and_progress() {
+  if (runs_on_device(implementation_)) return device_workspace();
   const auto own = run();
   Context context{.threads = 2, .implementation = implementation_};
   const std::size_t bytes = kda_workspace_bytes(op_, placement_->args(), placement_->batch(),

@@ -53,6 +53,7 @@ class KdaPromises {
   std::vector<KdaResult> run(const KdaData& data) {
     return KdaPlacement(data).run(op_, implementation_);
   }
+  void device_workspace();
   void expect_same(const KdaResult& actual, const KdaResult& expected, const std::string& what);
   void expect_same_states(const std::vector<std::vector<float>>& actual,
                           const std::vector<std::vector<float>>& expected, const std::string& what);

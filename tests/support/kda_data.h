@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <optional>
 #include <string>
@@ -55,6 +56,11 @@ class KdaPlacement {
 
   const PackedBatch* batch() const { return batch_ ? &*batch_ : nullptr; }
   KdaArgs args() const;
+  /// What a call on the device needs, whether or not the host knows the boundaries.
+  std::size_t device_workspace_bytes(Op op, const Context& context);
+  /// The tensors copied to the device, and their bytes brought back.
+  KdaArgs send();
+  void fetch();
   const KdaOptions& options() const { return shape_.options; }
 
   std::optional<Fault> declined(Op op, const std::string& implementation) const;
@@ -65,6 +71,11 @@ class KdaPlacement {
   }
 
  private:
+  std::array<Guarded*, 16> tensors();  ///< in the order of KdaArgs
+  KdaArgs args_for(const std::string& implementation) const;
+  std::optional<PackedBatch> batch_on_device();
+  std::vector<KdaResult> run_on_device(Op op, const Context& context);
+  void poison_outputs();
   void place_boundaries(const KdaData& data);
   void place_tokens(const KdaData& data);
   void place_state(const KdaData& data);

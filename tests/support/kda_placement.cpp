@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <array>
 #include <set>
 
 #include <gtest/gtest.h>
 
 #include "support/boundaries.h"
+#include "support/compare.h"
 #include "support/kda_data.h"
 #include "support/random.h"
 
@@ -189,48 +191,148 @@ std::vector<float> KdaPlacement::take_state(const Guarded& pool, std::int64_t ro
   return state;
 }
 
+namespace {
+
+/// Arguments whose views are `view` of these tensors, in the order of KdaArgs.
+template <class Tensor, class View>
+KdaArgs views_of(const std::array<Tensor*, 16>& t, View&& view) {
+  const auto at = [&](std::size_t i) { return view(*t[i]); };
+  return {.q = at(0),
+          .k = at(1),
+          .v = at(2),
+          .g = at(3),
+          .beta = at(4),
+          .out = at(5),
+          .A_log = at(6),
+          .dt_bias = at(7),
+          .state = at(8),
+          .initial_state = at(9),
+          .final_state = at(10),
+          .slots = at(11),
+          .read_slots = at(12),
+          .write_slots = at(13),
+          .num_accepted_tokens = at(14),
+          .chunk_states = at(15)};
+}
+
+}  // namespace
+
+std::array<Guarded*, 16> KdaPlacement::tensors() {
+  return {&q_,          &k_,           &v_,        &g_,           &beta_,  &out_,
+          &A_log_,      &dt_bias_,     &state_,    &initial_,     &final_, &slots_,
+          &read_slots_, &write_slots_, &accepted_, &chunk_states_};
+}
+
 KdaArgs KdaPlacement::args() const {
-  return {.q = q_.view(),
-          .k = k_.view(),
-          .v = v_.view(),
-          .g = g_.view(),
-          .beta = beta_.view(),
-          .out = out_.view(),
-          .A_log = A_log_.view(),
-          .dt_bias = dt_bias_.view(),
-          .state = state_.view(),
-          .initial_state = initial_.view(),
-          .final_state = final_.view(),
-          .slots = slots_.view(),
-          .read_slots = read_slots_.view(),
-          .write_slots = write_slots_.view(),
-          .num_accepted_tokens = accepted_.view(),
-          .chunk_states = chunk_states_.view()};
+  const auto all = const_cast<KdaPlacement*>(this)->tensors();
+  return views_of(all, [](const Guarded& t) { return t.view(); });
+}
+
+KdaArgs KdaPlacement::send() {
+  return views_of(tensors(), [](Guarded& t) { return t.send(); });
+}
+
+void KdaPlacement::fetch() {
+  for (Guarded* tensor : tensors()) tensor->fetch();
+}
+
+/// Said to be on a device if the implementation runs there: for checks alone.
+KdaArgs KdaPlacement::args_for(const std::string& implementation) const {
+  if (!runs_on_device(implementation)) return args();
+  const auto all = const_cast<KdaPlacement*>(this)->tensors();
+  return views_of(all, [](const Guarded& t) { return t.view_as_if_on_device(); });
 }
 
 std::optional<Fault> KdaPlacement::declined(Op op, const std::string& implementation) const {
-  for (const Verdict& verdict : why_kda(op, args(), batch(), options())) {
+  for (const Verdict& verdict : why_kda(op, args_for(implementation), batch(), options())) {
     if (verdict.implementation == implementation) return verdict.declined;
   }
   ADD_FAILURE() << shape_.name << ": why_kda does not mention " << implementation;
   return {};
 }
 
-std::vector<KdaResult> KdaPlacement::run(Op op, const Context& context) {
+void KdaPlacement::poison_outputs() {
   for (Guarded* output : {&out_, &final_, &chunk_states_}) {
     if (output->present()) output->poison();
   }
   final_.freeze();
   state_.restore();
+}
+
+namespace {
+
+void call(Op op, const KdaArgs& args, const PackedBatch* batch, const KdaOptions& options,
+          const Context& context) {
   if (op == Op::kda_recurrent) {
-    batch_ ? kda_recurrent(args(), *batch_, options(), context)
-           : kda_recurrent(args(), options(), context);
+    batch != nullptr ? kda_recurrent(args, *batch, options, context)
+                     : kda_recurrent(args, options, context);
   } else {
-    batch_ ? kda_chunk(args(), *batch_, options(), context) : kda_chunk(args(), options(), context);
+    batch != nullptr ? kda_chunk(args, *batch, options, context)
+                     : kda_chunk(args, options, context);
   }
+}
+
+}  // namespace
+
+std::vector<KdaResult> KdaPlacement::run(Op op, const Context& context) {
+  poison_outputs();
+  if (runs_on_device(context.implementation) && !declined(op, context.implementation)) {
+    return run_on_device(op, context);
+  }
+  // A declined one refuses these.
+  call(op, args_for(context.implementation), batch(), options(), context);
   check_memory();
   check_rows();
   return collect();
+}
+
+/// The boundaries where the host does not see them, if their form can be on a device.
+std::optional<PackedBatch> KdaPlacement::batch_on_device() {
+  if (!spec_.cu_seqlens_q.present()) return {};
+  BatchSpec there = spec_;
+  there.cu_seqlens_q = boundaries_[0].send();
+  return PackedBatch(there);
+}
+
+std::size_t KdaPlacement::device_workspace_bytes(Op op, const Context& context) {
+  const KdaArgs there = send();
+  std::size_t bytes = kda_workspace_bytes(op, there, batch(), options(), context);
+  if (const auto on_device = batch_on_device()) {
+    bytes = std::max(bytes, kda_workspace_bytes(op, there, &*on_device, options(), context));
+  }
+  return bytes;
+}
+
+/// With boundaries that the host knows, and again, where their form allows it, with boundaries that
+/// only the device has: the planner has to come to the same bits.
+std::vector<KdaResult> KdaPlacement::run_on_device(Op op, const Context& context) {
+  const auto run_with = [&](const PackedBatch* boundaries) {
+    call(op, send(), boundaries, options(), context);
+    fetch();
+    check_memory();
+    check_rows();
+    return collect();
+  };
+  auto results = run_with(batch());
+  const auto on_device = batch_on_device();
+  if (!on_device) return results;
+  poison_outputs();
+  const auto planned = run_with(&*on_device);
+  for (std::size_t n = 0; n < results.size(); ++n) {
+    const auto same = [&](const std::vector<float>& a, const std::vector<float>& b) {
+      EXPECT_TRUE(same_bits(a, b, {static_cast<std::int64_t>(b.size())}))
+          << shape_.name << ", planned on the device, sequence " << n;
+    };
+    same(planned[n].out, results[n].out);
+    same(planned[n].final, results[n].final);
+    for (std::size_t i = 0; i < results[n].columns.size(); ++i) {
+      same(planned[n].columns[i], results[n].columns[i]);
+    }
+    for (std::size_t i = 0; i < results[n].chunk_states.size(); ++i) {
+      same(planned[n].chunk_states[i], results[n].chunk_states[i]);
+    }
+  }
+  return results;
 }
 
 void KdaPlacement::check_memory() const {

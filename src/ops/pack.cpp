@@ -5,6 +5,7 @@
 #include "core/check_attention.h"
 #include "core/check_tensors.h"
 #include "core/strided_copy.h"
+#include "cuda/cuda.h"
 
 namespace packattn {
 namespace {
@@ -46,11 +47,11 @@ void check(const TensorView& padded, const TensorView& packed, const PackedBatch
                                       .value = to_string(padded.dtype()),
                                       .limit = "a dtype of known size"});
     }
-    if (!padded.device().is_host()) {
-      faults.add(Code::cuda_absent, {.argument = "padded", .value = to_string(padded.device())});
-    }
+    check_device("padded", padded.device(), faults);
     const detail::BatchSide& rows = batch.state().side(side);
-    check_rows("packed", packed.size(0), rows, batch.capacity(), faults);
+    if (batch.host_known()) {
+      check_rows("packed", packed.size(0), rows, batch.capacity(), faults);
+    }
     std::int64_t longest = side == Side::query ? batch.max_seqlen_q() : batch.max_seqlen_k();
     const bool masked = !rows.padded_rows.empty();
     const std::int64_t width = masked ? rows.padded_shape[1] : longest;
@@ -68,7 +69,7 @@ void check(const TensorView& padded, const TensorView& packed, const PackedBatch
                                          .limit = "[pages, page_size, Hk, D]"});
     }
   }
-  check_batch_device(batch.state(), Device{}, faults);
+  check_batch_device(batch.state(), padded.device(), faults);
   std::move(faults).throw_if_any();
 }
 
@@ -92,16 +93,23 @@ void for_each_token(const PackedBatch& batch, Side side, F&& fn) {
 
 }  // namespace
 
-void pack(const TensorView& padded, const PackedBatch& batch, const TensorView& packed, Side side) {
+void pack(const TensorView& padded, const PackedBatch& batch, const TensorView& packed, Side side,
+          const Context& context) {
   check(padded, packed, batch, side, /*packing=*/true);
+  if (!padded.device().is_host()) {
+    return cuda::copy_tokens(padded, batch, packed, side, /*packing=*/true, context.stream);
+  }
   for_each_token(batch, side, [&](std::int64_t b, std::int64_t s, std::int64_t t) {
     copy_inner(padded, 2, at(padded, b, s), packed, 1, at(packed, t));
   });
 }
 
-void unpack(const TensorView& packed, const PackedBatch& batch, const TensorView& padded,
-            Side side) {
+void unpack(const TensorView& packed, const PackedBatch& batch, const TensorView& padded, Side side,
+            const Context& context) {
   check(padded, packed, batch, side, /*packing=*/false);
+  if (!padded.device().is_host()) {
+    return cuda::copy_tokens(padded, batch, packed, side, /*packing=*/false, context.stream);
+  }
   zero_inner(padded, 0, padded.as<std::byte>());
   for_each_token(batch, side, [&](std::int64_t b, std::int64_t s, std::int64_t t) {
     copy_inner(packed, 1, at(packed, t), padded, 2, at(padded, b, s));

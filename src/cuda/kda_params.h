@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+
+#include "core/kda_problem.h"
+#include "cuda/device_plan.h"
+
+namespace packattn::cuda {
+
+/// A [B, T, heads, width] tensor as kernels address it; strides in elements.
+struct KdaTensor {
+  void* data;
+  std::int64_t batch_stride, token_stride, head_stride;
+  DType dtype;
+};
+
+/// A pool of states, [rows, HV, K, V] or V-first.
+struct KdaPool {
+  void* data;  ///< null if there is none
+  std::int64_t rows;
+  std::int64_t row_stride, head_stride;
+  std::int64_t outer_stride;  ///< of k in the K-first layout, of v in the V-first one
+  bool bf16;                  ///< fp32 otherwise
+  bool vectors;               ///< what a lane moves is one or two aligned 16-byte words
+};
+
+/// Slots in device memory, [N] or [N, S], int32 or int64.
+struct KdaSlotView {
+  const void* data;  ///< null if not given
+  std::int64_t sequence_stride, column_stride;
+  std::int64_t columns;  ///< 1 for [N]
+  bool wide;
+};
+
+/// A sequence's rows of the pools, -1 for none. Skipped: its outputs are 0, its state untouched.
+struct KdaRow {
+  std::int64_t initial, final;
+  std::int32_t skipped;
+};
+
+/// What a KDA kernel is launched with; legal numbers only.
+struct KdaParams {
+  KdaTensor q, k, v, g, beta, out;
+  const float* A_log;  ///< null without it
+  std::int64_t A_log_stride;
+  const float* dt_bias;  ///< null without it
+  std::int64_t bias_head_stride, bias_channel_stride;
+  KdaPool initial, final, chunk_states;
+  KdaSlotView columns;  ///< where the state after each token goes; null without slot columns
+  std::int64_t null_slot;
+  DeviceBatch batch;          ///< sequences are null in the [B, T] form
+  const KdaRow* rows;         ///< null: sequence n has row n
+  std::int32_t count;         ///< N
+  std::int32_t length;        ///< T of the [B, T] form
+  std::int32_t heads, group;  ///< value heads, and how many of them share a key head
+  std::int32_t key_dim, value_dim;
+  double scale;
+  float lower_bound;
+  GateKind gate;
+  BetaKind beta_kind;
+  bool l2norm, gate_per_head, beta_per_channel, v_first;
+  std::int32_t chunk_size;
+};
+
+/// Slots as they are to be resolved on the device.
+struct KdaSlotInput {
+  KdaSlotView read, write, accepted;
+  bool shared;    ///< `slots` serves both sides
+  bool in_place;  ///< both sides are one pool
+  bool columns;   ///< write is [N, S]: one state a token
+};
+
+/// Sizes of a lane's or thread's share of a state; `vectors` of a pool depends on them.
+constexpr int kda_lane_columns = 8;
+constexpr int kda_lane_keys(std::int64_t key_dim) {
+  return key_dim <= 64 ? 2 : key_dim <= 128 ? 4 : 8;
+}
+
+/// Fills everything but the schedule and the rows.
+KdaParams kda_params(const KdaCall& call);
+KdaSlotInput kda_slot_input(const KdaCall& call);
+
+/// Rows of every sequence from slots in device memory; what is wrong goes to the status word and
+/// skips the sequences that it concerns.
+void launch_kda_slots(const KdaParams& p, const KdaSlotInput& slots, KdaRow* rows,
+                      StatusWord* status, cudaStream_t stream);
+
+void launch_kda_recurrent(const KdaParams& p, cudaStream_t stream);
+void launch_kda_chunk(const KdaParams& p, cudaStream_t stream);
+
+KdaImplementation simt_kda_recurrent();
+KdaImplementation simt_kda_chunk();
+
+}  // namespace packattn::cuda
