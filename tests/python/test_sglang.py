@@ -225,7 +225,7 @@ def test_chunks_update_the_pool_in_place(rng, kind):
     want, states = reference.kda(
         *arrays, [0, 5, 12], l2norm=True, initial=pool[[3, 1]].swapaxes(2, 3)
     )
-    state, before = kind(pool.copy()), np.array(v)
+    state, before = kind(pool.copy()), np.asarray(v).copy()
     out = sglang.chunk_kda(
         q, k, v, g, beta, None, state, kind(np.array([3, 1], np.int32)), True, ends
     )
