@@ -25,7 +25,4 @@ void merge_states(const MergeArgs& args, void* stream);
 /// Reads and clears a stream's status word; a fault in the words of the host's own checks.
 std::optional<Fault> take_status(Device device, void* stream);
 
-/// "13.0, sm_80 and sm_90a", or empty without the backend.
-std::string_view build_description();
-
 }  // namespace packattn::cuda

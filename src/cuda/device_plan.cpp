@@ -234,8 +234,8 @@ std::optional<Fault> take_status(Device device, void* stream) {
   const volatile StatusWord& seen = *word;
   if (seen.code == 0) return {};
   static constexpr const char* arguments[] = {
-      "cu_seqlens_q", "cu_seqlens_k", "block_table",        "slots",
-      "read_slots",   "write_slots",  "num_accepted_tokens"};
+      "cu_seqlens_q", "cu_seqlens_k", "seqlens_k",   "block_table",
+      "slots",        "read_slots",   "write_slots", "num_accepted_tokens"};
   Fault fault = make_fault(static_cast<Code>(seen.code),
                            {.argument = arguments[seen.argument],
                             .position = "sequence " + std::to_string(seen.sequence),

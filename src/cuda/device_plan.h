@@ -31,7 +31,8 @@ struct Tile {
 /// Whose values a status word is about.
 enum class StatusArgument {
   cu_seqlens_q,
-  cu_seqlens_k,  ///< or seqlens_k
+  cu_seqlens_k,
+  seqlens_k,
   block_table,
   slots,
   read_slots,
@@ -89,7 +90,8 @@ constexpr int weight_class(std::int32_t keys) {
 /// Rows of a tile that is a whole sequence: the schedule is then a list of sequences.
 constexpr std::int32_t whole_sequence = 1 << 30;
 
-/// Device memory with these bytes, ready for any stream, and its release when nothing reads it.
+/// Device memory with these bytes, ready for any stream; its release waits for kernels that may
+/// still read it, of whatever stream, once a batch.
 std::byte* upload(const void* bytes, std::size_t size, Device device);
 void release(std::byte* memory, Device device);
 

@@ -19,6 +19,5 @@ void merge_states(const MergeArgs& args, void*) {
   fail(Code::cuda_absent, {.argument = "out_a", .value = to_string(args.out_a.device())});
 }
 std::optional<Fault> take_status(Device, void*) { return {}; }
-std::string_view build_description() { return {}; }
 
 }  // namespace packattn::cuda

@@ -70,7 +70,7 @@ __device__ bool read_side(const DeviceBoundaries& b, std::int64_t n, std::int64_
 __device__ bool check_pages(const PlannerInput& in, std::int64_t n, std::int64_t keys,
                             Finding& finding) {
   if (keys < 0 || keys > INT32_MAX) {
-    finding.note(n, StatusArgument::cu_seqlens_k, Code::length_negative, keys);
+    finding.note(n, StatusArgument::seqlens_k, Code::length_negative, keys);
     return false;
   }
   const std::int64_t needed = (keys + in.page_size - 1) / in.page_size;

@@ -16,6 +16,4 @@ std::span<const L2NormImplementation> l2norm() { return {}; }
 std::span<const ShortConvolutionImplementation> short_convolution() { return {}; }
 std::span<const GatedRmsNormImplementation> gated_rms_norm() { return {}; }
 
-std::string_view build_description() { return "CUDA 13, sm_80 and sm_90a"; }
-
 }  // namespace packattn::cuda

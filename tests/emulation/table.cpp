@@ -33,6 +33,4 @@ std::span<const GatedRmsNormImplementation> gated_rms_norm() {
   return rows;
 }
 
-std::string_view build_description() { return "emulated"; }
-
 }  // namespace packattn::cuda
