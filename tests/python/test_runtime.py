@@ -153,3 +153,8 @@ def test_other_producers_of_dlpack():
     got = packattn.attention(Foreign(q), Foreign(q), Foreign(q), [0, 2, 5])
     assert isinstance(got, np.ndarray)
     assert np.array_equal(got, packattn.attention(q, q, q, [0, 2, 5]))
+
+
+def test_no_device_has_reported_anything():
+    assert packattn.last_status() is None
+    assert packattn.last_status(63) is None
