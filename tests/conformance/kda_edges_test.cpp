@@ -141,7 +141,7 @@ TEST_P(KdaEdges, GatesAboveZeroAreComputedUnlessEverythingIsChecked) {
 }
 
 TEST_P(KdaEdges, RowsFartherApartThan32BitsCanCount) {
-  if (runs_on_device(implementation())) GTEST_SKIP() << "gpu_far_rows_test.cpp has it";
+  if (runs_on_device(implementation())) GTEST_SKIP() << "device_graph_test.cpp has it";
   constexpr std::int64_t rows = 17, row = std::int64_t{1} << 27, heads = 2, dim = 8;
   const SparseMemory memory(static_cast<std::size_t>(rows) * row * sizeof(float));
   const KdaData data({.name = "far_rows", .lengths = {9, 8}, .key_dim = dim, .value_dim = dim});
