@@ -31,8 +31,8 @@ const std::regex& prefix() {
       "|<?(?:error|warning|warn|info|debug|critical|fatal)>?\\s*[:|-]?\\s"
       "|e\\d{4}(?=\\s)|e\\s{1,4}(?=\\S)|[|>$#-]+\\s"  // glog, pytest, quotes
       "|[\\w./\\\\-]+\\.(?:py|cpp|cc|cu|cuh|h|hpp|rs)(?::|\", line )\\d+[\\]:,)]*"
-      "|what\\(\\):|terminate called[^:]*:|raise\\s"
-      "|(?:\\w+\\.)*\\w*(?:error|exception|warning|failure|interrupt)(?:\\[\\w+\\])?:"
+      "|terminate called[^:]*:|raise\\s"
+      "|(what\\(\\):|(?:\\w+\\.)*\\w*(?:error|exception|warning|failure|interrupt)(?:\\[\\w+\\])?:)"
       "|error\\[pa\\d{4}\\]:"
       ")\\s*",
       std::regex::icase | std::regex::optimize);
@@ -69,32 +69,46 @@ std::string lower_case(std::string_view text) {
   return result;
 }
 
-std::string_view without_prefix(std::string_view line) {
+Unprefixed strip_prefix(std::string_view line) {
   std::match_results<std::string_view::const_iterator> found;
+  bool raised = false;
   while (true) {
     const std::string_view start = line.substr(0, prefix_window);
     if (!std::regex_search(start.begin(), start.end(), found, prefix(),
                            std::regex_constants::match_continuous)) {
-      return line;
+      return {line, raised};
     }
     const auto length = static_cast<std::size_t>(found.length());
-    if (length == 0 || length == line.size()) return line;
+    if (length == 0 || length == line.size()) return {line, raised};
+    raised = raised || found[1].matched;
     line.remove_prefix(length);
   }
 }
 
-std::vector<std::string> candidate_messages(std::string_view text) {
+std::string_view without_prefix(std::string_view line) { return strip_prefix(line).rest; }
+
+std::vector<Candidate> candidate_messages(std::string_view text) {
   if (text.size() > max_text) text.remove_prefix(text.size() - max_text);
   std::vector<std::string> lines = lines_of(text);
   if (lines.size() > max_lines) lines.erase(lines.begin(), lines.end() - max_lines);
 
-  std::vector<std::string> candidates;
+  std::vector<std::string_view> prefixes;
+  std::vector<Unprefixed> stripped;
+  for (const std::string_view line : lines) {
+    stripped.push_back(strip_prefix(line));
+    prefixes.push_back(line.substr(0, line.size() - stripped.back().rest.size()));
+  }
+
+  std::vector<Candidate> candidates;
   for (std::size_t last = lines.size(); last-- > 0;) {
-    std::string joined(without_prefix(lines[last]));
+    Candidate joined{.text = std::string(stripped[last].rest), .raised = stripped[last].raised};
     candidates.push_back(joined);
+    joined.joined = true;
     for (std::size_t next = last + 1; next < std::min(last + 4, lines.size()); ++next) {
-      joined += ' ';
-      joined += lines[next];
+      // A logger that writes its prefix before every line of a message writes it before the first.
+      const bool same_logger = prefixes[last].starts_with(prefixes[next]);
+      joined.text += ' ';
+      joined.text += same_logger ? stripped[next].rest : std::string_view(lines[next]);
       candidates.push_back(joined);
     }
   }

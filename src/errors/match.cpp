@@ -19,6 +19,10 @@ namespace {
 // A nearest match below this shares too few words to be worth showing.
 constexpr double least_score = 0.33;
 constexpr std::size_t nearest_lines = 16;
+// What lines around a raised message count for.
+constexpr double surroundings_share = 0.7;
+// A pattern with more fixed text than this says enough whatever its placeholders stand for.
+constexpr std::size_t telling_weight = 16;
 
 /// What is searched, made once: patterns of all records and the index of their words.
 struct Matcher {
@@ -46,15 +50,24 @@ struct Matcher {
     }
   }
 
-  static std::vector<std::string> documents() {
-    std::vector<std::string> texts;
+  static std::vector<NearestDocument> documents() {
+    std::vector<NearestDocument> texts;
     for (const ReferenceEntry& entry : reference_entries()) {
       std::string text(entry.summary.message);
       for (const KnownWording& wording : entry.wordings) text.append(" ").append(wording.text);
       for (const std::string_view tag : entry.summary.tags) text.append(" ").append(tag);
-      texts.push_back(std::move(text));
+      texts.push_back({std::move(text), std::string(meaning_of(entry.page))});
     }
     return texts;
+  }
+
+  /// The first section of a page, which says what the error is about.
+  static std::string_view meaning_of(std::string_view page) {
+    constexpr std::string_view heading = "## What it means";
+    const std::size_t start = page.find(heading);
+    if (start == std::string_view::npos) return {};
+    page.remove_prefix(start + heading.size());
+    return page.substr(0, page.find("\n## "));
   }
 };
 
@@ -66,14 +79,28 @@ struct Ranked {
   bool own_words = true;
   bool mentioned = false;  ///< the text around it names the record's library, as tracebacks do
   std::size_t weight = 0;
+  double rank = 0;  ///< as the score, but less for a pattern that is mostly placeholders
   Match match;
 };
 
 bool better(const Ranked& a, const Ranked& b) {
   const auto key = [](const Ranked& r) {
-    return std::tuple(r.match.score, r.named, r.weight, r.whole, r.own_words, r.mentioned);
+    return std::tuple(r.rank, r.named, r.weight, r.whole, r.own_words, r.mentioned);
   };
   return key(a) != key(b) ? key(a) > key(b) : a.entry < b.entry;
+}
+
+// "{argument} must have shape {limit}" recognises every such sentence, so a record whose words are
+// those of the sentence may be nearer: fixed text then counts by its part of the whole.
+double pattern_rank(std::size_t weight, const std::vector<std::string>& captures) {
+  if (weight >= telling_weight) return 1;
+  std::size_t captured = 0;
+  for (const std::string& capture : captures) {
+    captured += static_cast<std::size_t>(
+        std::ranges::count_if(capture, [](unsigned char c) { return std::isalnum(c) != 0; }));
+  }
+  const auto fixed = static_cast<double>(weight);
+  return 0.4 + 0.6 * fixed / (fixed + static_cast<double>(captured));
 }
 
 bool names_code(std::string_view lowered, std::string_view code) {
@@ -119,21 +146,26 @@ class Search {
       if (text == record.id || text == record.slug || names_code(text, record.code)) {
         ranked.named = true;
         ranked.match.score = 1;
+        ranked.rank = 1;
       }
     }
   }
 
   void by_pattern() {
-    for (const std::string& candidate : candidates_) {
-      const std::string lowered = lower_case(candidate);
+    for (const Candidate& candidate : candidates_) {
+      const std::string lowered = lower_case(candidate.text);
       for (const Matcher::Line& line : Matcher::get().lines) {
         Ranked& ranked = found_[line.entry];
         if (ranked.weight >= line.pattern.weight()) continue;
-        auto found = line.pattern.find_in(candidate, lowered);
-        if (!found) continue;
+        auto found = line.pattern.find_in(candidate.text, lowered);
+        if (!found) {
+          if (!candidate.joined) by_part(ranked, line.pattern.part_found_in(lowered));
+          continue;
+        }
         ranked.weight = line.pattern.weight();
         ranked.whole = found->whole;
         ranked.own_words = line.own_words;
+        ranked.rank = std::max(ranked.rank, pattern_rank(ranked.weight, found->captures));
         ranked.match.score = 1;
         ranked.match.placeholders = line.pattern.names();
         ranked.match.captures = std::move(found->captures);
@@ -141,20 +173,41 @@ class Search {
     }
   }
 
+  // Logs cut messages, and versions of a library reword their ends.
+  static void by_part(Ranked& ranked, double part) {
+    const double score = std::min(0.99, 0.5 + 0.5 * part);
+    if (part == 0 || score < ranked.rank) return;
+    ranked.match.score = std::max(ranked.match.score, score);
+    ranked.rank = score;
+  }
+
   void by_words() {
+    const bool any_raised = std::ranges::any_of(candidates_, &Candidate::raised);
     std::size_t looked_at = 0;
-    for (const std::string& candidate : candidates_) {
-      if (++looked_at > nearest_lines) break;
-      const std::vector<double> scores = Matcher::get().index.scores(candidate);
-      for (Ranked& ranked : found_) {
-        // Never 1: that says the very message was recognised.
-        const double score = std::min(0.99, scores[ranked.entry]);
-        ranked.match.score = std::max(ranked.match.score, score);
+    for (const Candidate& candidate : candidates_) {
+      // Beside a line that starts with an exception's class the others are its surroundings.
+      const double share = any_raised && !candidate.raised ? surroundings_share : 1;
+      if (share < 1 && ++looked_at > nearest_lines) continue;
+      score_words(candidate.text, share);
+      // "Error in model execution (...): the message": wrappers put their own words in front.
+      const std::size_t colon = candidate.text.rfind(": ");
+      if (candidate.raised && colon != std::string::npos) {
+        score_words(std::string_view(candidate.text).substr(colon + 2), share);
       }
     }
   }
 
-  std::vector<std::string> candidates_;
+  void score_words(std::string_view text, double share) {
+    const std::vector<double> scores = Matcher::get().index.scores(text);
+    for (Ranked& ranked : found_) {
+      // Never 1: that says the very message was recognised.
+      const double score = std::min(0.99, share * scores[ranked.entry]);
+      ranked.match.score = std::max(ranked.match.score, score);
+      ranked.rank = std::max(ranked.rank, score);
+    }
+  }
+
+  std::vector<Candidate> candidates_;
   std::vector<Ranked> found_;
 };
 

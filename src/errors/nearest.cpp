@@ -5,20 +5,31 @@
 #include <cctype>
 #include <cmath>
 #include <set>
+#include <utility>
 
 #include "errors/log_text.h"
 
 namespace packattn {
 namespace {
 
-// "cu_seqlens_q must be 1D" -> cu_seqlens_q cu seqlens must be 1d. Numbers are values, not words.
+// How much a word counts that the page has and the message has not.
+constexpr double about_share = 0.35;
+
+// supports, supported -> support: the two ends that the same fault's wordings differ by.
+void cut_ending(std::string& word) {
+  if (word.size() > 5 && word.ends_with("ed")) word.resize(word.size() - 2);
+  else if (word.size() > 3 && word.ends_with('s') && !word.ends_with("ss")) word.pop_back();
+}
+
+// "cu_seqlens_q must be 1D" -> cu_seqlens_q cu seqlen must be 1d. Numbers are values, not words.
 std::set<std::string> words_of(std::string_view text) {
   std::set<std::string> words;
   std::string word;
-  const auto add = [&](const std::string& candidate) {
+  const auto add = [&](std::string candidate) {
+    cut_ending(candidate);
     if (candidate.size() > 1 &&
         !std::ranges::all_of(candidate, [](unsigned char c) { return std::isdigit(c) != 0; })) {
-      words.insert(candidate);
+      words.insert(std::move(candidate));
     }
   };
   const auto finish = [&] {
@@ -40,16 +51,21 @@ std::set<std::string> words_of(std::string_view text) {
 
 }  // namespace
 
-NearestIndex::NearestIndex(const std::vector<std::string>& documents)
+NearestIndex::NearestIndex(const std::vector<NearestDocument>& documents)
     : totals_(documents.size(), 0.0) {
   for (std::size_t i = 0; i < documents.size(); ++i) {
-    for (const std::string& word : words_of(documents[i])) words_[word].documents.push_back(i);
+    const std::set<std::string> message = words_of(documents[i].message);
+    for (const std::string& word : message) words_[word].message.push_back(i);
+    for (const std::string& word : words_of(documents[i].about)) {
+      if (!message.contains(word)) words_[word].about.push_back(i);
+    }
   }
   const auto count = static_cast<double>(documents.size());
   unknown_weight_ = std::log(1 + count);
   for (auto& [text, word] : words_) {
-    word.weight = std::log(1 + count / static_cast<double>(word.documents.size()));
-    for (const std::size_t document : word.documents) totals_[document] += word.weight;
+    const std::size_t having = word.message.size() + word.about.size();
+    word.weight = std::log(1 + count / static_cast<double>(having));
+    for (const std::size_t document : word.message) totals_[document] += word.weight;
   }
 }
 
@@ -63,12 +79,14 @@ std::vector<double> NearestIndex::scores(std::string_view text) const {
       continue;
     }
     total += found->second.weight;
-    for (const std::size_t document : found->second.documents) {
-      shared[document] += found->second.weight;
+    const double weight = found->second.weight;
+    for (const std::size_t document : found->second.message) shared[document] += weight;
+    for (const std::size_t document : found->second.about) {
+      shared[document] += about_share * weight;
     }
   }
   for (std::size_t i = 0; i < shared.size(); ++i) {
-    if (shared[i] > 0) shared[i] /= std::sqrt(total * totals_[i]);
+    if (shared[i] > 0) shared[i] = std::min(1.0, shared[i] / std::sqrt(total * totals_[i]));
   }
   return shared;
 }

@@ -9,21 +9,29 @@
 
 namespace packattn {
 
-/// Documents ranked by the words that they share with a text; rare words count more.
+/// What is known of one record: its message, and what its page says about it.
+struct NearestDocument {
+  std::string message;
+  std::string about = {};
+};
+
+/// Documents ranked by the words that they share with a text; rare words count more, and words that
+/// only the page has count less.
 class NearestIndex {
  public:
-  explicit NearestIndex(const std::vector<std::string>& documents);
+  explicit NearestIndex(const std::vector<NearestDocument>& documents);
 
-  /// For each document 0 .. 1; 1 for the same set of words.
+  /// For each document 0 .. 1; 1 for the same set of words as its message.
   std::vector<double> scores(std::string_view text) const;
 
  private:
   struct Word {
-    double weight = 0;                   ///< ln(1 + documents / documents with the word)
-    std::vector<std::size_t> documents;  ///< ascending
+    double weight = 0;                 ///< ln(1 + documents / documents with the word)
+    std::vector<std::size_t> message;  ///< documents whose message has it, ascending
+    std::vector<std::size_t> about;    ///< documents of which only the page has it
   };
   std::unordered_map<std::string, Word> words_;
-  std::vector<double> totals_;  ///< sum of the weights of a document's words
+  std::vector<double> totals_;  ///< sum of the weights of a message's words
   double unknown_weight_ = 0;   ///< of a word that no document has
 };
 

@@ -15,6 +15,17 @@ constexpr std::size_t least_weight = 7;
 constexpr std::size_t whole_line_weight = 12;
 constexpr std::size_t short_values_weight = 16;
 
+// A piece of fixed text is looked for by its start, and has to go on for this many characters that
+// say something.
+constexpr std::size_t piece_start = 12;
+constexpr std::size_t least_piece = 14;
+constexpr std::size_t least_part = 20;
+
+std::size_t count_telling(std::string_view text) {
+  return static_cast<std::size_t>(
+      std::ranges::count_if(text, [](unsigned char c) { return std::isalnum(c) != 0; }));
+}
+
 std::size_t count_words(std::string_view text) {
   return static_cast<std::size_t>(std::ranges::count(text, ' ')) + 1;
 }
@@ -45,10 +56,22 @@ Pattern::Pattern(std::string_view source) {
     pattern.remove_prefix(close + 1);
   }
   literals_.push_back(lower_case(literal));
-  for (const std::string& part : literals_) {
-    weight_ += static_cast<std::size_t>(std::ranges::count_if(
-        part, [](char c) { return std::isalnum(static_cast<unsigned char>(c)) != 0; }));
+  for (const std::string& part : literals_) weight_ += count_telling(part);
+}
+
+double Pattern::part_found_in(std::string_view lowered) const {
+  std::size_t found = 0;
+  for (const std::string_view part : literals_) {
+    if (part.size() < piece_start) continue;
+    const std::size_t at = lowered.find(part.substr(0, piece_start));
+    if (at == std::string_view::npos) continue;
+    const std::string_view there = lowered.substr(at, part.size());
+    const auto [end, _] = std::ranges::mismatch(part, there);
+    const std::size_t same = count_telling({part.begin(), end});
+    if (same >= least_piece) found += same;
   }
+  if (found < least_part) return 0;
+  return static_cast<double>(found) / static_cast<double>(weight_);
 }
 
 std::optional<Pattern::Found> Pattern::find_in(std::string_view text,

@@ -21,6 +21,10 @@ class Pattern {
   /// Where the pattern occurs in `text`, which is a collapsed line; `lowered` is its lower_case.
   std::optional<Found> find_in(std::string_view text, std::string_view lowered) const;
 
+  /// The part of the fixed text, 0 .. 1, that occurs in `lowered` piece by piece, each from its
+  /// start: what a cut or reworded message leaves of it. 0 if that is too little to say anything.
+  double part_found_in(std::string_view lowered) const;
+
   const std::vector<std::string>& names() const { return names_; }
   /// Letters and digits outside placeholders: how much a match says.
   std::size_t weight() const { return weight_; }

@@ -54,6 +54,15 @@ TEST(Pattern, OccursInsideALine) {
   EXPECT_THAT(found->captures, ElementsAre("4"));
 }
 
+TEST(Pattern, SaysHowMuchOfItACutMessageHas) {
+  const Pattern pattern(
+      "query and key should have the same dtype, but got query.dtype: {q} and {k}");
+  EXPECT_NEAR(pattern.part_found_in("query and key should have the same dtype, but got que"), 0.74,
+              0.1);
+  EXPECT_EQ(pattern.part_found_in("query and key"), 0.0);  // too little
+  EXPECT_EQ(pattern.part_found_in(""), 0.0);
+}
+
 TEST(Pattern, RefusesOtherText) {
   EXPECT_FALSE(find("{name} must be non-decreasing", "must be non-decreasing"));  // no name
   EXPECT_FALSE(find("{a} is {b}, but {c} is {d}",
@@ -90,7 +99,26 @@ TEST(LogText, WhatIsNoPrefixStays) {
 }
 
 TEST(LogText, CandidatesJoinWrappedLinesLastFirst) {
-  EXPECT_THAT(candidate_messages("a b\n  c\td \r\n\n"), ElementsAre("c d", "a b", "a b c d"));
+  EXPECT_THAT(candidate_messages("a b\n  c\td \r\n\n"),
+              ElementsAre(Candidate{"c d"}, Candidate{"a b"},
+                          Candidate{.text = "a b c d", .joined = true}));
+}
+
+TEST(LogText, AnExceptionsClassMarksTheMessage) {
+  const auto candidates =
+      candidate_messages("ERROR 08-06 20:57:06 [core.py:718] ValueError: a b\nnothing raised");
+  ASSERT_EQ(candidates.size(), 3U);
+  EXPECT_FALSE(candidates[0].raised);
+  EXPECT_EQ(candidates[1], (Candidate{.text = "a b", .raised = true}));
+}
+
+TEST(LogText, ThePrefixOfEachLineOfAMessageIsStripped) {
+  const auto candidates =
+      candidate_messages("[rank0]: ValueError: not the same dtype\n[rank0]:   query.dtype: half");
+  EXPECT_EQ(candidates.back().text, "not the same dtype query.dtype: half");
+  // Only a prefix that the first line has too is one.
+  EXPECT_EQ(candidate_messages("shapes differ:\n[3, 4] and [5]").back().text,
+            "shapes differ: [3, 4] and [5]");
 }
 
 TEST(LogText, HostileTextIsBounded) {
@@ -101,7 +129,7 @@ TEST(LogText, HostileTextIsBounded) {
 }
 
 TEST(Nearest, RareWordsDecide) {
-  const NearestIndex index({"q and k have other dtypes", "q and k have other devices"});
+  const NearestIndex index({{"q and k have other dtypes"}, {"q and k have other devices"}});
   const auto scores = index.scores("other dtypes of q_cache and k");
   EXPECT_GT(scores[0], scores[1]);
   EXPECT_NEAR(index.scores("other dtypes and have 17")[0], 1.0, 1e-9);
@@ -157,6 +185,13 @@ TEST(FindRecords, TheLibraryOfATracebackComesFirst) {
     EXPECT_NE(record_json(matches.front().id).find(repo), std::string_view::npos) << repo;
     EXPECT_THAT(matches.front().captures, ElementsAre("4"));
   }
+}
+
+TEST(Nearest, WordsOfThePageCountLess) {
+  const NearestIndex index({{"a sink is given", "flash only"}, {"a flash is given", "sink only"}});
+  const auto scores = index.scores("sinks");
+  EXPECT_GT(scores[0], scores[1]);
+  EXPECT_GT(scores[1], 0.0);
 }
 
 TEST(FindRecords, NothingForOtherText) {
