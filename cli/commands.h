@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "options.h"
+#include "reference_json.h"
 
 namespace packattn::cli {
 
@@ -54,10 +55,23 @@ struct ExplainRequest {
 int explain_command(const ExplainRequest& request);
 
 struct ErrorsRequest {
-  std::string tag, repo, severity;  ///< empty: any
+  RecordFilter filter;
   bool json = false;
 };
 int errors_command(const ErrorsRequest& request);
+
+struct ScanRequest {
+  std::string folder;  ///< or one source
+  std::string repo;    ///< what the records name it; empty: the folder's name
+  bool json = false;
+};
+int scan_command(const ScanRequest& request);
+
+struct ServeRequest {
+  std::uint16_t port = 8425;  ///< 0: any that is free
+  std::string site;           ///< empty: ./site, or the one that was installed
+};
+int serve_command(const ServeRequest& request);
 
 struct InfoRequest {
   std::string input;  ///< a file to list; empty: about packattn

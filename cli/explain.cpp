@@ -8,6 +8,7 @@
 
 #include "commands.h"
 #include "fault.h"
+#include "reference_json.h"
 
 namespace packattn::cli {
 namespace {
@@ -32,20 +33,6 @@ std::string title_of(const Match& match) {
                      record.code.empty() ? record.repo : "");
 }
 
-void print_json(const std::vector<Match>& matches) {
-  auto list = ordered_json::array();
-  for (const Match& match : matches) {
-    ordered_json captures = ordered_json::object();
-    for (std::size_t i = 0; i < match.captures.size(); ++i) {
-      captures[match.placeholders[i]] = match.captures[i];
-    }
-    list.push_back({{"score", match.score},
-                    {"captures", captures},
-                    {"document", ordered_json::parse(record_json(match.id))}});
-  }
-  fmt::print("{}\n", list.dump(2, ' ', false, ordered_json::error_handler_t::replace));
-}
-
 }  // namespace
 
 int explain_command(const ExplainRequest& request) {
@@ -56,7 +43,8 @@ int explain_command(const ExplainRequest& request) {
     fail(Code::record_unknown, {.value = fmt::format("\"{}\"", shown)});
   }
   if (request.json) {
-    print_json(matches);
+    fmt::print("{}\n",
+               matches_json(matches).dump(2, ' ', false, ordered_json::error_handler_t::replace));
     return exit_ok;
   }
 
@@ -77,11 +65,7 @@ int explain_command(const ExplainRequest& request) {
 int errors_command(const ErrorsRequest& request) {
   auto list = ordered_json::array();
   for (const RecordSummary& record : records()) {
-    const bool tagged =
-        request.tag.empty() || std::ranges::find(record.tags, request.tag) != record.tags.end();
-    const bool of_repo = record.repo.find(request.repo) != std::string_view::npos;
-    const bool severe = request.severity.empty() || record.severity == request.severity;
-    if (!tagged || !of_repo || !severe) continue;
+    if (!request.filter.takes(record)) continue;
     if (request.json) {
       list.push_back(ordered_json::parse(record_json(record.id)));
       continue;

@@ -50,6 +50,7 @@ class CommandLine {
     add_bench();
     add_explain();
     add_errors();
+    add_serve();
     add_info();
   }
 
@@ -152,14 +153,28 @@ class CommandLine {
     explain->add_flag("--json", explain_.json, "the matches with their records as JSON");
   }
   void add_errors() {
-    CLI::App* errors =
-        add("errors", "List the error reference", [this] { return errors_command(errors_); });
+    CLI::App* errors = add("errors", "List the error reference", [this] {
+      return scan_given_->parsed() ? scan_command(scan_) : errors_command(errors_);
+    });
     errors->add_flag("--json", errors_.json, "all records, complete, as JSON");
-    errors->add_option("--tag", errors_.tag, "only records with this tag");
-    errors->add_option("--repo", errors_.repo,
+    errors->add_option("--tag", errors_.filter.tag, "only records with this tag");
+    errors->add_option("--repo", errors_.filter.repo,
                        "only errors of this repository, or part of its name");
-    errors->add_option("--severity", errors_.severity, "only error or only warning")
+    errors->add_option("--severity", errors_.filter.severity, "only error or only warning")
         ->check(CLI::IsMember({"error", "warning"}));
+    scan_given_ = errors->add_subcommand(
+        "scan", "List the places in Python and C++ sources that raise an error");
+    scan_given_->add_option("folder", scan_.folder, "folder with sources, or one source")
+        ->required();
+    scan_given_->add_flag("--json", scan_.json, "a record for each, to be completed");
+    scan_given_->add_option("--repo", scan_.repo, "repository that the records name");
+  }
+  void add_serve() {
+    CLI::App* serve = add("serve", "Serve the site and the error reference on this machine",
+                          [this] { return serve_command(serve_); });
+    serve->add_option("--port", serve_.port, "port on 127.0.0.1; 0 picks a free one")
+        ->capture_default_str();
+    serve->add_option("--site", serve_.site, "folder that ./x site made (default: ./site)");
   }
   void add_info() {
     CLI::App* info = add("info", "Show version, processor and implementations, or a file's tensors",
@@ -173,6 +188,9 @@ class CommandLine {
   BenchRequest bench_;
   ExplainRequest explain_;
   ErrorsRequest errors_;
+  ScanRequest scan_;
+  ServeRequest serve_;
+  CLI::App* scan_given_ = nullptr;
   InfoRequest info_;
   std::function<int()> chosen_;
 };

@@ -13,7 +13,8 @@ int exit_code(const std::vector<Fault>& faults) {
     case static_cast<unsigned>(Code::file_unreadable):
     case static_cast<unsigned>(Code::safetensors_malformed):
     case static_cast<unsigned>(Code::tensor_not_in_file):
-    case static_cast<unsigned>(Code::file_unwritable): return exit_failed;
+    case static_cast<unsigned>(Code::file_unwritable):
+    case static_cast<unsigned>(Code::port_unavailable): return exit_failed;
     default: break;
   }
   const unsigned thousand = static_cast<unsigned>(faults.front().code) / 1000;
