@@ -38,6 +38,7 @@ const std::map<Code, const char*> exempt = {
     {Code::file_unwritable, "files"},
     {Code::command_line, "command line"},
     {Code::record_unknown, "command line"},
+    {Code::port_unavailable, "command line"},
     {Code::internal, "a fault of packattn itself: must not come up"},
 };
 
