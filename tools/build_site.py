@@ -37,10 +37,20 @@ ROOT = TOOLS.parent
 
 # Title and pages of each tab; a page of docs/ that is not named here goes to the end of the guide.
 NAVIGATION = [
-    ("Guide", ["guide.md", "command-line.md", "mathematics.md", "guide/examples.md"]),
+    (
+        "Guide",
+        [
+            "install.md",
+            "quick-start.md",
+            "guide.md",
+            "command-line.md",
+            "mathematics.md",
+            "guide/examples.md",
+        ],
+    ),
     ("Errors", ["errors/index.md", "errors/groups.md", "project/adding-errors.md"]),
     ("API", ["reference/python.md", "reference/cpp.md"]),
-    ("Drop-ins", ["dropins.md", "peers.md"]),
+    ("Drop-ins", ["switching.md", "dropins.md"]),
     ("Kernels", ["kernels/index.md"]),
     ("Project", ["project/design.md", "project/contributing.md", "project/changelog.md"]),
 ]
