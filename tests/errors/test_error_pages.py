@@ -222,3 +222,23 @@ def test_a_page_error_names_its_place(tree):
     edit(tree, "errors/PA2007.md", "severity: error", "severity error")
     with pytest.raises(PageError, match=r"errors/PA2007\.md:5: not a front matter line"):
         load_records(tree)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("id", "12"), ("severity", "bad"), ("solutions", []), ("documentation", None), ("extra", 1)],
+)
+def test_a_record_that_does_not_fit_the_schema(tree, field, value):
+    schema = json.loads((ROOT / "errors/schema.json").read_text(encoding="utf-8"))
+    document = load_records(tree)[0].document
+    document["record"][field] = value
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.Draft202012Validator(schema).validate(document)
+
+
+def test_a_record_without_a_field(tree):
+    schema = json.loads((ROOT / "errors/schema.json").read_text(encoding="utf-8"))
+    document = load_records(tree)[0].document
+    del document["record"]["tags"]
+    with pytest.raises(jsonschema.ValidationError, match="tags"):
+        jsonschema.Draft202012Validator(schema).validate(document)
