@@ -240,3 +240,16 @@ def test_max_seqlen_is_checked(rng):
     with pytest.raises(packattn.Error) as caught:
         fa2.flash_attn_varlen_func(*call, 4, max_k)
     assert caught.value.code == "PA2012"
+
+
+def test_how_to_rotate_counts_only_with_a_rotation(rng, kind):
+    q, cache = (kind(rng.standard_normal((2, n, 2, 16), np.float32)) for n in (1, 8))
+    want = fa2.flash_attn_with_kvcache(q, cache, cache)
+    same = fa2.flash_attn_with_kvcache(q, cache, cache, rotary_interleaved=False)
+    lengths = kind(np.array([3, 3], np.int32))
+    other = fa3.flash_attn_with_kvcache(
+        q, cache, cache, rotary_interleaved=False, rotary_seqlens=lengths
+    )
+    assert np.array_equal(same, want) and np.array_equal(other, want)
+    with pytest.raises(packattn.UnsupportedError, match="rotary_cos"):
+        fa2.flash_attn_with_kvcache(q, cache, cache, rotary_cos=lengths, rotary_interleaved=False)

@@ -218,7 +218,7 @@ def flash_attn_with_kvcache(
     New ``k`` and ``v`` ``[B, S_new, Hk, D]`` are first written behind ``cache_seqlens``. Returns
     out, or ``(out, lse [B, H, S])`` with ``return_softmax_lse``.
     """
-    del num_splits  # changes no bit here
+    del num_splits, rotary_interleaved  # changes no bit here; counts only with rotary_cos
     with raising():
         remedy = "rotate q and k before the call"
         rows = refused(
@@ -226,7 +226,6 @@ def flash_attn_with_kvcache(
             {
                 "rotary_cos": (rotary_cos, None, remedy),
                 "rotary_sin": (rotary_sin, None, remedy),
-                "rotary_interleaved": (rotary_interleaved, True, remedy),
                 "cache_leftpad": (cache_leftpad, None, "move the keys to the front of the cache"),
             },
         )

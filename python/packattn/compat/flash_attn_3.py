@@ -35,8 +35,6 @@ def _refused(function: str, given: dict[str, Any]) -> list[list[str]]:
         "attention_chunk": (0, "pass a window, or cut the sequences into chunks"),
         "rotary_cos": (None, "rotate q and k before the call"),
         "rotary_sin": (None, "rotate q and k before the call"),
-        "rotary_seqlens": (None, "rotate q and k before the call"),
-        "rotary_interleaved": (True, "rotate q and k before the call"),
         "cache_leftpad": (None, "move the keys to the front of the cache"),
     }
     return refused(function, {name: (value, *remedies[name]) for name, value in given.items()})
@@ -143,12 +141,12 @@ def flash_attn_with_kvcache(
     with ``return_softmax_lse``, lse ``[B, H, S]`` or ``[H, Tq]``.
     """
     del max_seqlen_q, scheduler_metadata, num_splits, pack_gqa, sm_margin
+    del rotary_seqlens, rotary_interleaved  # count only with rotary_cos
     with raising():
         rows = _refused(
             "flash_attn_with_kvcache",
             {
                 "qv": qv, "rotary_cos": rotary_cos, "rotary_sin": rotary_sin,
-                "rotary_seqlens": rotary_seqlens, "rotary_interleaved": rotary_interleaved,
                 "cache_leftpad": cache_leftpad, "q_descale": q_descale, "k_descale": k_descale,
                 "v_descale": v_descale, "attention_chunk": attention_chunk,
             },
