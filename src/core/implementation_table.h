@@ -37,6 +37,8 @@ struct Implementation {
   std::shared_ptr<const Plan> (*plan)(const Call& call, int threads);
   void (*run)(const Call& call, const Plan& plan, const RunContext& context);
   bool on_host = true;  ///< runs on host memory; false: on a CUDA device
+  /// `decline` without its wording, which takes 0.4 us, for a row that stands before usual ones.
+  bool (*takes)(const Call& call) = nullptr;
 };
 using AttentionImplementation = Implementation<AttentionCall>;
 using KdaImplementation = Implementation<KdaCall>;

@@ -65,7 +65,8 @@ const Implementation<Call>& select(ImplementationList<Call> list, const Call& ca
   }
   // The usual case first, without wording reasons that nobody will read.
   for (const auto& row : list) {
-    if ((forced.empty() || row.name == forced) && same_side(row) && !decline(row, call)) return row;
+    if (!(forced.empty() || row.name == forced) || !same_side(row)) continue;
+    if ((row.takes == nullptr || row.takes(call)) && !decline(row, call)) return row;
   }
   // A row for tensors elsewhere was never a choice, unless it was asked for by name.
   std::vector<Fault> reasons;

@@ -64,8 +64,10 @@ AmxKernels& current() {
 const AmxKernels& amx_kernels() { return current(); }
 void substitute_amx_kernels(const AmxKernels& kernels) { current() = kernels; }
 
+bool has_amx() { return amx_kernels().attention != nullptr && !injected_faults().hide_simd; }
+
 std::optional<Fault> decline_amx(std::string_view row) {
-  if (amx_kernels().attention != nullptr && !injected_faults().hide_simd) return {};
+  if (has_amx()) return {};
   return make_fault(Code::simd_missing,
                     {.argument = std::string(row), .limit = "AMX with bf16 products"});
 }

@@ -24,7 +24,10 @@ const AmxKernels& amx_kernels();
 /// Replaces them by kernels that run anywhere: tests put kernels on emulated tiles here.
 void substitute_amx_kernels(const AmxKernels& kernels);
 
-/// PA3006 unless there are kernels.
+/// Whether there are kernels.
+bool has_amx();
+
+/// PA3006 unless there are.
 std::optional<Fault> decline_amx(std::string_view row);
 
 }  // namespace packattn::cpu

@@ -248,10 +248,14 @@ std::optional<Fault> decline(const AttentionCall& call) {
 }  // namespace
 
 AttentionImplementation amx_attention() {
-  return {name, decline, make_amx_plan,
+  return {name,
+          decline,
+          make_amx_plan,
           [](const AttentionCall& call, const Plan& plan, const RunContext& context) {
             Run(call, dynamic_cast<const AmxPlan&>(plan), context)();
-          }};
+          },
+          true,
+          [](const AttentionCall& call) { return has_amx() && call.problem.dtype != DType::f32; }};
 }
 
 }  // namespace packattn::cpu

@@ -38,6 +38,11 @@ void run(const KdaCall& call, const Plan& made, const RunContext& context) {
 
 }  // namespace
 
-KdaImplementation amx_kda_chunk() { return {name, decline, plan, run}; }
+KdaImplementation amx_kda_chunk() {
+  const auto takes = [](const KdaCall& call) {
+    return has_amx() && call.problem.dtype != DType::f32;
+  };
+  return {name, decline, plan, run, true, takes};
+}
 
 }  // namespace packattn::cpu

@@ -253,3 +253,15 @@ def test_how_to_rotate_counts_only_with_a_rotation(rng, kind):
     assert np.array_equal(same, want) and np.array_equal(other, want)
     with pytest.raises(packattn.UnsupportedError, match="rotary_cos"):
         fa2.flash_attn_with_kvcache(q, cache, cache, rotary_cos=lengths, rotary_interleaved=False)
+
+
+def test_chosen_rows_of_a_page_table(rng, kind):
+    q = kind(rng.standard_normal((2, 1, 2, 16), np.float32))
+    pages = kind(rng.standard_normal((5, 4, 2, 16), np.float32))
+    table, rows = np.array([[4, 1], [0, 0], [2, 3]], np.int32), np.array([2, 0], np.int32)
+    options = {"cache_seqlens": kind(np.array([6, 3], np.int32))}
+    want = fa3.flash_attn_with_kvcache(q, pages, pages, page_table=kind(table[rows]), **options)
+    got = fa3.flash_attn_with_kvcache(
+        q, pages, pages, page_table=kind(table), cache_batch_idx=kind(rows), **options
+    )
+    assert np.array_equal(got, want)

@@ -100,6 +100,8 @@ class Cache:
         if table is None:
             table = np.arange(sequences) if indices is None else _host(indices)
             table = table.reshape(-1, 1).astype(np.int32)
+        elif indices is not None:  # rows of the table are those of the cache
+            table = _host(table)[_host(indices)]
         self.table = _host(table)
         if lengths is None:
             lengths = size * self.table.shape[1]
