@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cuda/cuda.h"
+#include "cuda/kda_params.h"
+#include "cuda/layer_params.h"
 #include "cuda/simt_attention.h"
 
 namespace packattn::cuda {
@@ -9,11 +11,29 @@ std::span<const AttentionImplementation> attention() {
   static const AttentionImplementation rows[] = {simt_attention()};
   return rows;
 }
-std::span<const KdaImplementation> kda_recurrent() { return {}; }
-std::span<const KdaImplementation> kda_chunk() { return {}; }
-std::span<const KdaImplementation> kda_gate() { return {}; }
-std::span<const L2NormImplementation> l2norm() { return {}; }
-std::span<const ShortConvolutionImplementation> short_convolution() { return {}; }
-std::span<const GatedRmsNormImplementation> gated_rms_norm() { return {}; }
+std::span<const KdaImplementation> kda_recurrent() {
+  static const KdaImplementation rows[] = {simt_kda_recurrent()};
+  return rows;
+}
+std::span<const KdaImplementation> kda_chunk() {
+  static const KdaImplementation rows[] = {simt_kda_chunk()};
+  return rows;
+}
+std::span<const KdaImplementation> kda_gate() {
+  static const KdaImplementation rows[] = {simt_kda_gate()};
+  return rows;
+}
+std::span<const L2NormImplementation> l2norm() {
+  static const L2NormImplementation rows[] = {simt_l2norm()};
+  return rows;
+}
+std::span<const ShortConvolutionImplementation> short_convolution() {
+  static const ShortConvolutionImplementation rows[] = {simt_short_convolution()};
+  return rows;
+}
+std::span<const GatedRmsNormImplementation> gated_rms_norm() {
+  static const GatedRmsNormImplementation rows[] = {simt_gated_rms_norm()};
+  return rows;
+}
 
 }  // namespace packattn::cuda
