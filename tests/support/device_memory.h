@@ -12,7 +12,7 @@ namespace packattn::test {
 class DeviceMemory {
  public:
   explicit DeviceMemory(std::size_t bytes);
-  ~DeviceMemory();
+  ~DeviceMemory();  // NOLINT(performance-trivially-destructible): not where there is CUDA
   DeviceMemory(const DeviceMemory&) = delete;
   DeviceMemory& operator=(const DeviceMemory&) = delete;
 
