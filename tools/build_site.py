@@ -26,6 +26,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+from error_records import load_records
 from mkdocs.commands.build import build as mkdocs_build
 from mkdocs.config import load_config
 from site_api import cpp_page, python_page
@@ -105,7 +106,8 @@ def scripts(documents):
     matching = (TOOLS / "site/assets/matching.js").read_text(encoding="utf-8")
     finder = (TOOLS / "site/assets/finder.js").read_text(encoding="utf-8")
     plain = re.sub(r"^export ", "", matching, flags=re.M)
-    data = json.dumps(finder_data(documents), ensure_ascii=False, separators=(",", ":"))
+    wordings = {record.id: [text for _, text in record.wordings] for record in load_records(ROOT)}
+    data = json.dumps(finder_data(documents, wordings), ensure_ascii=False, separators=(",", ":"))
     return f"window.packattnRecords = {data};\n", f"(() => {{\n{plain}\n{finder}}})();\n"
 
 

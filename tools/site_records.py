@@ -268,14 +268,17 @@ mistakes. <a href="groups.html">By cause</a></p>
 """
 
 
-def finder_data(documents):
-    """What assets/finder.js searches when no server answers /api/explain."""
+def finder_data(documents, wordings):
+    """What assets/finder.js searches when no server answers /api/explain.
+
+    :param wordings: {id: texts} of other libraries, as the library itself searches them.
+    """
     rows = []
     for document in documents:
         record = document["record"]
         row = {name: record[name] for name in ("id", "repo", "slug", "errorMessage", "tags")}
         row["page"] = page_name(record)
-        row["wordings"] = [w["message"] for w in document["alsoKnownAs"] if not w["id"]]
+        row["wordings"] = wordings.get(record["id"], [])
         row["about"] = record["documentation"]
         rows.append(row)
     return rows

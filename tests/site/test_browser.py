@@ -1,11 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """The site in the distribution's Chromium, from a disk, without a network."""
 
+import json
+import os
+import re
 import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
 
+ROOT = Path(__file__).parent.parent.parent
 LOCAL = ("file:", "data:", "blob:", "about:")
 MESSAGE = (
     "[rank0]: Traceback (most recent call last):\n"
@@ -36,14 +41,7 @@ def page(browser, site):
     problems = []
     opened.on("console", lambda m: problems.append(m.text) if m.type == "error" else None)
     opened.on("pageerror", lambda error: problems.append(str(error)))
-    opened.on(
-        "request",
-        lambda r: (
-            problems.append(r.url)
-            if not r.url.startswith(("file:", "data:", "blob:", "about:"))
-            else None
-        ),
-    )
+    opened.on("request", lambda r: None if r.url.startswith(LOCAL) else problems.append(r.url))
     opened.goto((site[0] / "errors/index.html").as_uri())
     yield opened
     context.close()
@@ -90,6 +88,39 @@ def test_a_pasted_message_lands_right(page, site, start):
     page.press(".finder textarea", "Enter")
     page.wait_for_url("**/96ac66f040f18c17.html")
     assert "must describe the same batch" in page.locator("h1").inner_text()
+
+
+def public_messages():
+    for path in sorted((ROOT / "tests/errors/data").glob("public_messages_*.json")):
+        yield from (case["text"] for case in json.loads(path.read_text(encoding="utf-8")))
+
+
+def explained(command, text):
+    """[record, score] of each match that the command finds."""
+    done = subprocess.run(
+        [command, "explain", "--json"], input=text, capture_output=True, text=True, timeout=30
+    )
+    matches = json.loads(done.stdout) if done.returncode == 0 else []
+    return [[match["document"]["record"]["id"], round(match["score"], 6)] for match in matches]
+
+
+def test_the_page_and_the_command_find_the_same(page):
+    command = os.environ.get("PACKATTN_CLI") or shutil.which("packattn")
+    if not command:
+        pytest.skip("PACKATTN_CLI does not name the packattn command")
+    source = (ROOT / "tools/site/assets/matching.js").read_text(encoding="utf-8")
+    texts = [MESSAGE, "PA2007", "PA2007: 12 then 5", "the head dimension", *public_messages()]
+    found = page.evaluate(
+        """([source, texts]) => {
+          const matcher = new (new Function(`${source}; return Matcher;`)())(packattnRecords);
+          const shown = (match) => [match.record.id, Number(match.score.toFixed(6))];
+          return texts.map((text) => matcher.find(text).map(shown));
+        }""",
+        [re.sub(r"^export ", "", source, flags=re.M), texts],
+    )
+    assert len(texts) > 40
+    for text, matches in zip(texts, found, strict=True):
+        assert matches == explained(command, text), text
 
 
 def test_a_phone_needs_no_sideways_scrolling(browser, site):
