@@ -16,6 +16,9 @@ AttentionProblem check_attention_call(const AttentionArgs& args, const detail::B
 /// Stream-independent settings: threads and the workspace's alignment.
 void check_context(const Context& context, FaultList& faults);
 
+/// The same for an operation that has no list: a forced name names nothing.
+void check_context_without_list(std::string_view op, const Context& context, FaultList& faults);
+
 /// The device is one that packattn has kernels for at all.
 bool check_device(std::string_view name, Device device, FaultList& faults);
 

@@ -20,6 +20,14 @@ void check_context(const Context& context, FaultList& faults) {
   }
 }
 
+void check_context_without_list(std::string_view op, const Context& context, FaultList& faults) {
+  check_context(context, faults);
+  if (context.implementation.empty()) return;
+  faults.add(Code::implementation_unknown, {.argument = std::string(op),
+                                            .value = '"' + context.implementation + '"',
+                                            .limit = "none by name"});
+}
+
 bool check_device(std::string_view name, Device device, FaultList& faults) {
   if (device.is_host() || device.type == DeviceType::cuda ||
       device.type == DeviceType::cuda_managed) {

@@ -144,7 +144,7 @@ std::vector<Fault> check_merge_states(const MergeArgs& args) {
 
 void merge_states(const MergeArgs& args, const Context& context) {
   FaultList faults;
-  check_context(context, faults);
+  check_context_without_list("merge_states", context, faults);
   check(args, faults);
   std::move(faults).throw_if_any();
   if (!args.out_a.device().is_host()) return cuda::merge_states(args, context.stream);

@@ -12,8 +12,9 @@ namespace {
 
 /// Refuses a pair that does not fit the batch; `padded` and `packed` are named as in the call.
 void check(const TensorView& padded, const TensorView& packed, const PackedBatch& batch, Side side,
-           bool packing) {
+           const Context& context, bool packing) {
   FaultList faults;
+  check_context_without_list(packing ? "pack" : "unpack", context, faults);
   TensorChecks checks(faults);
   const NamedView b{padded, "padded"};
   const NamedView t{packed, "packed"};
@@ -95,7 +96,7 @@ void for_each_token(const PackedBatch& batch, Side side, F&& fn) {
 
 void pack(const TensorView& padded, const PackedBatch& batch, const TensorView& packed, Side side,
           const Context& context) {
-  check(padded, packed, batch, side, /*packing=*/true);
+  check(padded, packed, batch, side, context, /*packing=*/true);
   if (!padded.device().is_host()) {
     return cuda::copy_tokens(padded, batch, packed, side, /*packing=*/true, context.stream);
   }
@@ -106,7 +107,7 @@ void pack(const TensorView& padded, const PackedBatch& batch, const TensorView& 
 
 void unpack(const TensorView& packed, const PackedBatch& batch, const TensorView& padded, Side side,
             const Context& context) {
-  check(padded, packed, batch, side, /*packing=*/false);
+  check(padded, packed, batch, side, context, /*packing=*/false);
   if (!padded.device().is_host()) {
     return cuda::copy_tokens(padded, batch, packed, side, /*packing=*/false, context.stream);
   }

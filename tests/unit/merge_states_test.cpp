@@ -2,8 +2,10 @@
 #include <algorithm>
 #include <random>
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "support/faults.h"
 #include "unit/attention_support.h"
 
 namespace packattn::test {
@@ -119,6 +121,15 @@ TEST(MergeStates, EveryFaultAtOnce) {
   EXPECT_EQ(faults.size(), 5U) << render(faults);
   EXPECT_THROW(merge_states({}), Error);
   EXPECT_TRUE(check_merge_states(args_of(a, b, merged)).size() == 1);
+}
+
+TEST(MergeStates, HasNoImplementationsToForce) {
+  Part a, b, merged;
+  const Context forced{.threads = -1, .implementation = "cpu/merge_states"};
+  EXPECT_THAT(faults_of([&] { merge_states(args_of(a, b, merged), forced); }),
+              testing::ElementsAre(IsFault(Code::threads_invalid, "threads", "", "-1"),
+                                   IsFault(Code::implementation_unknown, "merge_states", "",
+                                           "\"cpu/merge_states\"")));
 }
 
 }  // namespace

@@ -157,6 +157,16 @@ TEST_F(PackFaults, PagedKeysHaveNoRows) {
               testing::Contains(IsFault(Code::key_rows_unused, "the batch", "packed", "1")));
 }
 
+TEST_F(PackFaults, NoImplementationsToForce) {
+  const Context forced{.implementation = "cpu/pack"};
+  EXPECT_THAT(
+      faults_of([&] { pack(padded.view(), batch, packed.view(), Side::query, forced); }),
+      testing::ElementsAre(IsFault(Code::implementation_unknown, "pack", "", "\"cpu/pack\"")));
+  EXPECT_THAT(
+      faults_of([&] { unpack(packed.view(), batch, padded.view(), Side::query, forced); }),
+      testing::ElementsAre(IsFault(Code::implementation_unknown, "unpack", "", "\"cpu/pack\"")));
+}
+
 TEST_F(PackFaults, Devices) {
   const std::int64_t shape[] = {2, 3, 4};
   const TensorView far(padded.view().data(), DType::f32, {DeviceType::cuda, 0}, shape);
