@@ -51,7 +51,8 @@ PACKATTN_EXPORT void attention(const AttentionArgs& args, const PackedBatch& bat
 PACKATTN_EXPORT void attention(const AttentionArgs& args, const BatchSpec& spec,
                                const AttentionOptions& options = {}, const Context& context = {});
 
-/// The same checks, without running; no GPU is needed to check a call meant for one.
+/// Every fault of the call itself, without running; no GPU is needed to check a call meant for one.
+/// Whether an implementation takes the call is for why_attention, memory is met when it runs.
 PACKATTN_EXPORT std::vector<Fault> check_attention(const AttentionArgs& args,
                                                    const PackedBatch& batch,
                                                    const AttentionOptions& options = {},
@@ -61,12 +62,14 @@ PACKATTN_EXPORT std::vector<Fault> check_attention(const AttentionArgs& args, co
                                                    const Context& context = {});
 
 /// What each implementation says about a legal call; the first that accepts is the one that runs.
+/// Throws Error (PA1xxx, PA2xxx) if the call is not legal.
 PACKATTN_EXPORT std::vector<Verdict> why_attention(const AttentionArgs& args,
                                                    const PackedBatch& batch,
                                                    const AttentionOptions& options = {},
                                                    const Context& context = {});
 
-/// Bytes of scratch memory this call needs.
+/// Bytes of scratch memory this call needs, on the device of its tensors; for Context::workspace.
+/// Throws Error as the call would.
 PACKATTN_EXPORT std::size_t attention_workspace_bytes(const AttentionArgs& args,
                                                       const PackedBatch& batch,
                                                       const AttentionOptions& options = {},

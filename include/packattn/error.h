@@ -64,8 +64,8 @@ PACKATTN_EXPORT std::uint64_t count(std::span<const Fault> faults);
 /// The faults as a JSON array of objects with the fields of Fault; `code` is "PA2007".
 PACKATTN_EXPORT std::string to_json(std::span<const Fault> faults);
 
-/// Thrown by every operation that refuses a call. Nothing has run and no output has been
-/// written when it is thrown, except for PA5xxx and PA9xxx, which can come later.
+/// Thrown by every operation that refuses a call. Nothing has run and no output has been written
+/// when it is thrown, except for PA4003, PA5xxx and PA9xxx, which can come later.
 class PACKATTN_EXPORT Error : public std::exception {
  public:
   explicit Error(std::vector<Fault> faults);

@@ -26,14 +26,17 @@ enum class CheckLevel {
 /// How a call runs, as opposed to what it computes: nothing here changes a bit of the result,
 /// except the name of an implementation.
 struct Context {
-  void* stream = nullptr;           ///< a CUstream; ignored on the CPU
-  int threads = 0;                  ///< CPU threads; 0 means all that the work keeps busy
+  void* stream = nullptr;  ///< a CUstream; ignored on the CPU
+  /// CPU threads, at most the larger of 64 and the processors; 0 means all that the work keeps
+  /// busy.
+  int threads = 0;
   std::string implementation = {};  ///< force this one by name; empty picks the best
   CheckLevel check_level = CheckLevel::host;
   /// Scratch memory on the tensors' device; empty lets the library allocate. The size that an
   /// operation needs is given by its *_workspace_bytes function. 64-byte alignment.
   std::span<std::byte> workspace = {};
-  /// Called with finished and total units of work, from a worker thread, at most once at a time.
+  /// Called with finished and total units of work, by the thread that finished one (with one thread
+  /// the caller's), at most once at a time.
   std::function<void(std::int64_t done, std::int64_t total)> progress = {};
 };
 

@@ -35,8 +35,8 @@ enum class StateLayout { k_first, v_first };
 struct KdaArgs {
   TensorView q = {}, k = {};  ///< [B, T, H, K]  fp32, fp16 or bf16
   TensorView v = {};          ///< [B, T, HV, V], HV a multiple of H
-  TensorView g = {};          ///< [B, T, HV, K], or [B, T, HV]: one gate a head
-  TensorView beta = {};       ///< [B, T, HV], or [B, T, HV, V] (recurrence only)
+  TensorView g = {};          ///< [B, T, HV, K], or [B, T, HV]: one gate a head; q's dtype or fp32
+  TensorView beta = {};       ///< [B, T, HV], or [B, T, HV, V] (recurrence only); q's dtype or fp32
   TensorView out = {};        ///< [B, T, HV, V] q's dtype or fp32
   TensorView A_log = {};      ///< [HV] fp32
   TensorView dt_bias = {};    ///< [HV, K] or [HV * K] fp32
@@ -86,12 +86,14 @@ PACKATTN_EXPORT std::vector<Fault> check_kda(Op op, const KdaArgs& args, const P
                                              const KdaOptions& options = {},
                                              const Context& context = {});
 
-/// What each implementation says about a legal call; null batch for the [B, T] form.
+/// What each implementation says about a legal call; null batch for the [B, T] form. Throws Error
+/// (PA1xxx, PA2xxx, PA6xxx) if the call is not legal.
 PACKATTN_EXPORT std::vector<Verdict> why_kda(Op op, const KdaArgs& args, const PackedBatch* batch,
                                              const KdaOptions& options = {},
                                              const Context& context = {});
 
-/// Bytes of scratch memory this call needs.
+/// Bytes of scratch memory this call needs, on the device of its tensors; for Context::workspace.
+/// Throws Error as the call would.
 PACKATTN_EXPORT std::size_t kda_workspace_bytes(Op op, const KdaArgs& args,
                                                 const PackedBatch* batch,
                                                 const KdaOptions& options = {},

@@ -59,16 +59,25 @@ class PACKATTN_EXPORT PackedBatch {
   /// Throws Error with every PA2xxx fault of the description.
   explicit PackedBatch(const BatchSpec& spec);
 
+  // Each form by name; the shapes are those of BatchSpec. Without a key side the keys share the
+  // queries' boundaries. They throw Error with every fault (PA1xxx of a tensor's form, PA2xxx).
+  /// Running ends [N + 1], with host copies if the boundaries are on a device.
   static PackedBatch from_cu_seqlens(TensorView cu_q, TensorView cu_k = {}, TensorView host_q = {},
                                      TensorView host_k = {});
+  /// Tokens of each sequence, [N]; sequences lie end to end.
   static PackedBatch from_lengths(std::span<const std::int64_t> q,
                                   std::span<const std::int64_t> k = {});
+  /// First row and number of rows of each sequence, [N] each; query ranges may not overlap.
   static PackedBatch from_starts_and_lengths(std::span<const std::int64_t> starts_q,
                                              std::span<const std::int64_t> lengths_q,
                                              std::span<const std::int64_t> starts_k = {},
                                              std::span<const std::int64_t> lengths_k = {});
+  /// [B, S]: row b of the padded tensor is sequence b, of the tokens where the mask is not 0.
   static PackedBatch from_padding_mask(TensorView mask_q, TensorView mask_k = {});
+  /// [T] or [1, T], 0, 1, 2, ... of each sequence.
   static PackedBatch from_position_ids(TensorView position_ids);
+  /// cu_q [N + 1], seqlens_k [N], block_table [N, max_pages] int32: key j of sequence n lies in
+  /// page block_table[n][j / page_size].
   static PackedBatch paged(TensorView cu_q, TensorView seqlens_k, TensorView block_table);
 
   /// Number of sequences.

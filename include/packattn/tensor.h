@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -63,7 +64,8 @@ constexpr DType dtype_of() {
   else if constexpr (std::is_same_v<U, std::int8_t>) return DType::i8;
   else if constexpr (std::is_same_v<U, std::int16_t>) return DType::i16;
   else if constexpr (std::is_same_v<U, std::int32_t>) return DType::i32;
-  else if constexpr (std::is_integral_v<U> && sizeof(U) == 8) return DType::i64;
+  else if constexpr (std::is_integral_v<U> && std::is_signed_v<U> && sizeof(U) == 8)
+    return DType::i64;
   else static_assert(!sizeof(U), "no DType for this element type");
 }
 PACKATTN_EXPORT DType dtype_from_dlpack(unsigned code, unsigned bits, unsigned lanes);
@@ -123,14 +125,18 @@ class PACKATTN_EXPORT TensorView {
 
   /// May exceed max_rank for a foreign tensor; sizes and strides of the first eight are kept.
   int rank() const { return rank_; }
-  /// Size and stride (in elements) of a dimension; negative dimensions count from the end.
+  /// Size and stride (in elements) of a dimension, one of the first eight; negative dimensions
+  /// count from the end. Unchecked, but never outside of what is kept.
   std::int64_t size(int dim) const { return shape_[at(dim)]; }
   std::int64_t stride(int dim) const { return strides_[at(dim)]; }
+  /// Product of the sizes; INT64_MAX where that has more than 64 bits.
   std::int64_t numel() const;
   std::string shape_string() const;  // "[20, 4, 64]"
 
  private:
-  std::size_t at(int dim) const { return static_cast<std::size_t>(dim < 0 ? dim + rank_ : dim); }
+  std::size_t at(int dim) const {
+    return static_cast<std::size_t>(std::clamp(dim < 0 ? dim + rank_ : dim, 0, max_rank - 1));
+  }
 
   void* data_ = nullptr;
   DType dtype_ = DType::none;
