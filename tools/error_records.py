@@ -27,6 +27,9 @@ SOURCE_FOLDERS = {
     "python": {".py", ".cpp"},
 }
 
+# Provokes for tests what other lines raise; no record names it as the place.
+INJECTION = "src/core/injection.cpp"
+
 # By the number's thousand: errorType, handlingStrategy.
 TYPES = {
     "1": ("validation", "validation"),
@@ -102,6 +105,8 @@ def find_sites(root, entries):
     for folder, suffixes in SOURCE_FOLDERS.items():
         for path in sorted((root / folder).rglob("*")):
             if path.suffix not in suffixes or not path.is_file():
+                continue
+            if path.relative_to(root).as_posix() == INJECTION:
                 continue
             lines = path.read_text(encoding="utf-8").splitlines()
             for number, line in enumerate(lines, 1):

@@ -191,6 +191,11 @@ def test_a_code_that_nothing_raises(tree):
     assert error_gates.check(tree) == ["PA2007 (boundaries_decrease) is never raised"]
 
 
+def test_a_code_that_only_tests_provoke(tree):
+    (tree / "src/core/checks.cpp").rename(tree / "src/core/injection.cpp")
+    assert "PA2007 (boundaries_decrease) is never raised" in error_gates.check(tree)
+
+
 def test_a_removed_page_is_missed(tree):
     (tree / "errors/foreign/lib-rise.md").unlink()
     assert any("pages are not removed" in problem for problem in error_gates.check(tree))
