@@ -42,6 +42,10 @@ from ._tensors import (
 
 Window = tuple[int | None, int | None]
 
+# The defaults as objects, which are told apart by identity whatever a caller passes.
+_UNBOUNDED: Window = (None, None)
+_NO_SOFTCAP, _ALL, _BOTTOM_RIGHT, _HOST = 0.0, 0, "bottom_right", "host"
+
 # packattn.torch_ops sets these: whether torch traces a function, and what runs then.
 tracing: Any = None
 traced: Any = None
@@ -55,9 +59,9 @@ def attention(
     *,
     causal: bool = False,
     align: Align = "bottom_right",
-    window: Window = (None, None),
+    window: Window = _UNBOUNDED,
     softmax_scale: float | None = None,
-    softcap: float = 0.0,
+    softcap: float = _NO_SOFTCAP,
     alibi_slopes: Tensor | None = None,
     sinks: Tensor | None = None,
     out: Tensor | None = None,
@@ -123,10 +127,32 @@ def attention(
         found = (found or []) + gradient_faults(
             "attention", q=q, k=k, v=v, alibi_slopes=alibi_slopes, sinks=sinks, out=out, lse=lse
         )
-    arguments = _arguments(
-        VIEWS, found, q, k, v, batch, causal, align, window, softmax_scale, softcap, alibi_slopes,
-        sinks, out, lse, implementation, threads, check_level, workspace, progress,
-    )  # fmt: skip
+    rest: tuple[Any, ...] = ()
+    if not (
+        window is _UNBOUNDED
+        and softmax_scale is lse is alibi_slopes is sinks is implementation is progress is None
+        and workspace is None
+        and softcap is _NO_SOFTCAP
+        and threads is _ALL
+        and align is _BOTTOM_RIGHT
+        and check_level is _HOST
+    ):  # Otherwise the native function knows the defaults, and a small call is short.
+        found, rest = _further(
+            VIEWS, found, align, window, softmax_scale, softcap, alibi_slopes, sinks, lse,
+            implementation, threads, check_level, workspace, progress,
+        )  # fmt: skip
+    if type(batch) is PackedBatch and not rest and (causal is False or causal is True):
+        arguments = (
+            found,
+            VIEWS[type(q)](q),
+            VIEWS[type(k)](k),
+            VIEWS[type(v)](v),
+            VIEWS[type(out)](out),
+            batch._handle,
+            causal,
+        )
+    else:
+        arguments = _arguments(VIEWS, found, q, k, v, out, batch, causal, rest)
     try:
         refused = _native.attention(*arguments)
     except BaseException:
@@ -240,47 +266,42 @@ def _unrun(q: Any, k: Any, v: Any, batch: Any, options: Mapping[str, Any]) -> tu
         found += allocated_here("out")
     if o["lse"] is None and o["return_lse"]:
         found += allocated_here("lse")
-    given = (o[name] for name in _OPTIONS if name != "return_lse")
-    return _arguments(UNRUN_VIEWS, found, q, k, v, batch, *given)
+    other = ("causal", "out", "return_lse")
+    found, rest = _further(
+        UNRUN_VIEWS, found, **{name: o[name] for name in _OPTIONS if name not in other}
+    )
+    return _arguments(UNRUN_VIEWS, found, q, k, v, o["out"], batch, o["causal"], rest)
 
 
 def _arguments(
-    views: Any, found: list[list[str]] | None, q: Any, k: Any, v: Any, batch: Any, causal: Any,
-    align: Any, window: Any, softmax_scale: Any, softcap: Any, alibi_slopes: Any, sinks: Any,
-    out: Any, lse: Any, implementation: Any, threads: Any, check_level: Any, workspace: Any,
-    progress: Any,
-) -> tuple[Any, ...]:  # fmt: skip
-    """The positional arguments of the native functions (see read_attention).
+    views: Any, found: Any, q: Any, k: Any, v: Any, out: Any, batch: Any, causal: Any, rest: Any
+) -> tuple[Any, ...]:
+    """The positional arguments of the native functions (see read_attention)."""
+    return (
+        found,
+        views[type(q)](q),
+        views[type(k)](k),
+        views[type(v)](v),
+        views[type(out)](out),
+        *batch_arguments(batch),
+        flag(causal),
+        *rest,
+    )
 
-    A small call is short: arguments that are left out at the end have their defaults.
-    """
+
+def _further(
+    views: Any, found: list[list[str]] | None, align: Any, window: Any, softmax_scale: Any,
+    softcap: Any, alibi_slopes: Any, sinks: Any, lse: Any, implementation: Any, threads: Any,
+    check_level: Any, workspace: Any, progress: Any,
+) -> tuple[Any, tuple[Any, ...]]:  # fmt: skip
+    """The faults so far, and what follows `causal` in the native arguments (see read_attention)."""
     try:
         left, right = window
     except (TypeError, ValueError):
         left = right = None
         pair = "a pair (left, right), each an integer or None"
         found = [*(found or []), ["PA1104", "window", "", repr(window), pair, ""]]
-    first = (
-        found,
-        views[type(q)](q),
-        views[type(k)](k),
-        views[type(v)](v),
-        views[type(out)](out),
-        *((batch._handle,) if type(batch) is PackedBatch else batch_arguments(batch)),
-        causal if causal is False or causal is True else flag(causal),
-    )
-    if (
-        left is right is softmax_scale is lse is alibi_slopes is sinks is implementation is None
-        and progress is workspace is None
-        and type(softcap) is float
-        and softcap == 0
-        and threads is _ALL
-        and align is _BOTTOM_RIGHT
-        and check_level is _HOST
-    ):
-        return first
-    return (
-        *first,
+    return found, (
         *(views[type(tensor)](tensor) for tensor in (lse, alibi_slopes, sinks)),
         choice(ALIGN, align),
         plain(left),
@@ -295,12 +316,10 @@ def _arguments(
     )
 
 
-# The usual values as objects, which are told apart by identity whatever a caller passes.
-_ALL, _BOTTOM_RIGHT, _HOST = 0, "bottom_right", "host"
-
-
 def _new_out(q: Any, v: Any) -> Any:
     q_shape, v_shape = shape_of(q), shape_of(v)
+    if q_shape == v_shape is not None and len(q_shape) == 3:
+        return empty_like(q, q_shape)
     if q_shape is None or v_shape is None or len(q_shape) != 3 or len(v_shape) not in (3, 4):
         return None
     if v_shape[-1] == q_shape[2]:

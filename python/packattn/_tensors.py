@@ -65,11 +65,12 @@ def _view_dlpack(tensor: Any) -> Any:
     return tensor
 
 
+_NEGATED = "a torch tensor with a negation pending, which its resolve_neg() carries out"
+
+
 def _view_torch(tensor: Any) -> Any:
     # DLPack carries the memory without the sign that torch has put off to change.
-    if tensor.is_neg():
-        return "a torch tensor with a negation pending, which its resolve_neg() carries out"
-    return tensor
+    return _NEGATED if tensor.is_neg() else tensor
 
 
 def _view_nothing(_: None) -> None:
@@ -215,8 +216,8 @@ def allocated_here(name: str, rows: int | None = None) -> list[list[str]]:
 def shape_of(value: Any) -> tuple[int, ...] | None:
     """The shape, or None for what has none."""
     try:
-        shape = getattr(value, "shape", None)
-    except RuntimeError:  # torch's nested tensors have none
+        shape = value.shape
+    except (AttributeError, RuntimeError):  # torch's nested tensors raise the second
         return None
     return shape if isinstance(shape, tuple) else None
 
