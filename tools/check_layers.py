@@ -172,16 +172,16 @@ def check_library_manners(file):
 
 
 def check_assembly(files):
-    """One file of a backend may hold inline assembly: its wrappers of instructions."""
+    """One file of a backend's directory may hold inline assembly: its wrappers of instructions."""
     homes = {}
     for file in files:
         match = INLINE_ASSEMBLY.search(file.code)
         if not match:
             continue
         line = file.code.count("\n", 0, match.start()) + 1
-        backend = next((b for b in ("src/cuda/", "src/cpu/") if file.path.startswith(b)), None)
-        home = homes.setdefault(backend, file.path)
-        if backend is None:
+        backend = file.path.startswith(("src/cuda/", "src/cpu/"))
+        home = homes.setdefault(str(Path(file.path).parent), file.path)
+        if not backend:
             yield Fault(file.path, line, "inline assembly outside src/cuda and src/cpu")
         elif home != file.path:
             yield Fault(file.path, line, f"inline assembly in a second file; {home} has it")
