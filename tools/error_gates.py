@@ -87,7 +87,8 @@ def check_slugs(records):
     for record in records:
         other = seen.setdefault((record.repo, record.slug), record.id)
         if other != record.id:
-            yield f"{record.code or record.id}: slug {record.slug} is also that of {other}"
+            name = record.code or record.id
+            yield f"{name}: slug {record.slug} is also that of {other}; give it one by `slug:`"
 
 
 def check(root):

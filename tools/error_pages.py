@@ -21,7 +21,7 @@ SECTIONS = [  # in the order of a page; (title, what it holds, needed)
 ]
 OWN_KEYS = {"id", "tags", "background", "severity", "related", "also_known_as", "example"}
 FOREIGN_KEYS = {"id", "repo", "file", "line", "class", "type", "message", "sha", "code", "accepted"}
-FOREIGN_KEYS |= {"tags", "background", "severity", "related", "example"}
+FOREIGN_KEYS |= {"tags", "background", "severity", "related", "example", "slug"}
 FIELDS = {"argument", "position", "value", "limit"}
 
 ID = re.compile(r"[0-9a-f]{16}")

@@ -192,7 +192,7 @@ def foreign_record(page, origin):
     return {
         "id": page.id,
         "repo": head["repo"],
-        "slug": slug_of(head["message"]),
+        "slug": head.get("slug") or slug_of(head["message"]),
         "errorCode": None,
         "errorMessage": head["message"],
         "messagePattern": head["message"],

@@ -41,7 +41,8 @@ std::string leading_capture(std::string_view before) {
 
 Pattern::Pattern(std::string_view source) {
   const std::string one_line = collapsed(source);
-  std::string_view pattern = one_line;
+  // A message may begin as loggers' prefixes do, and those are taken off what is searched.
+  std::string_view pattern = without_prefix(one_line);
   std::string literal;
   while (!pattern.empty()) {
     const std::size_t close = pattern.front() == '{' ? pattern.find('}') : std::string_view::npos;

@@ -69,7 +69,7 @@ def test_the_index_is_filtered(page, site):
 
 def test_a_page_is_opened_its_fix_copied_and_a_related_error_followed(page):
     page.fill(".finder textarea", "decreases")
-    page.wait_for_function("document.querySelectorAll('table.records tr:not([hidden])').length < 5")
+    page.wait_for_function("document.querySelectorAll('table.records tr:not([hidden])').length < 12")
     page.click("table.records tr:visible a >> text=PA2007")
     assert "decreases" in page.locator("h1").inner_text()
     after = page.locator(".after .highlight")

@@ -50,7 +50,7 @@ export function candidates(text) {
 
 class Pattern {
   constructor(source) {
-    const pieces = collapsed(source).split(/\{([^}]*)\}/);
+    const pieces = stripped(collapsed(source)).rest.split(/\{([^}]*)\}/);
     this.literals = pieces.filter((_, i) => i % 2 === 0).map((piece) => piece.toLowerCase());
     this.names = pieces.filter((_, i) => i % 2 === 1);
     this.weight = telling(this.literals.join(""));
