@@ -4,6 +4,9 @@
 When they were first tried, 14 of 20 (list a) and 15 of 20 (list b) found a right page first, and 16
 of each after the ranking was changed by them. Both were then used to see which families of messages
 had no page, so since the reference has those they say nothing new about unseen messages.
+
+List c was collected after that, in the order in which an issue search gave its threads, and nothing
+was changed because of it: 11 of 20. Two of its messages have no page that would be right.
 """
 
 import json
@@ -17,7 +20,21 @@ import pytest
 ROOT = Path(__file__).parent.parent.parent
 COMMAND = os.environ.get("PACKATTN_CLI") or shutil.which("packattn")
 # The last part of the addresses of those that miss.
-MISSES = {"a": [], "b": ["v100/issues/8"]}
+MISSES = {
+    "a": [],
+    "b": ["v100/issues/8"],
+    "c": [
+        "xformers/issues/683",
+        "xformers/issues/855",
+        "xformers/issues/813",
+        "xformers/issues/788",
+        "pytorch/issues/134001",
+        "cudnn-frontend/issues/115",
+        "sglang/issues/28297",
+        "vllm-ascend/issues/8525",
+        "flashinfer/issues/1796",
+    ],
+}
 
 
 def first_page(text, pages):
