@@ -69,17 +69,24 @@ def check_links(own, pages):
 
 def check_snippets(pages):
     for page in pages:
-        snippets = [(name, page.text.get(name)) for name in ("Type guard", "Try/catch")]
-        snippets += [
+        snippets = [
             (n, code) for n, (language, _, code) in page.examples.items() if language == "python"
         ]
-        if not page.path.startswith("errors/PA7"):
-            snippets.append(("Validation", page.text.get("Validation")))
+        if not page.path.startswith("errors/PA7"):  # those of the command line are for a shell
+            names = ("Validation", "Type guard", "Try/catch")
+            snippets += [(name, page.text.get(name)) for name in names]
         for name, code in snippets:
             try:
                 ast.parse(code or "")
             except SyntaxError as error:
                 yield f"{page.path}: {name} is not Python: {error.msg}, its line {error.lineno}"
+
+
+def check_nulls(records):
+    for record in records:
+        for name, cause in record.document["nullBecause"].items():
+            if not cause:
+                yield f"{record.code or record.id}: {name} is null without a cause"
 
 
 def check_slugs(records):
@@ -106,6 +113,7 @@ def check(root):
         *check_links(own, pages),
         *check_snippets(pages),
         *check_slugs(records),
+        *check_nulls(records),
     ]
     sites = find_sites(root, entries)
     for entry in entries:

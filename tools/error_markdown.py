@@ -26,7 +26,15 @@ def examples(page):
         if name in page.examples:
             language, _, code = page.examples[name]
             parts += [heading, block(code, language)]
+    for name, heading in (("before", "In C++, raises the error:"), ("after", "In C++, works:")):
+        if name in page.cpp:
+            parts += [heading, block(page.cpp[name], "cpp")]
     return "\n\n".join(parts)
+
+
+def snippet(record, name):
+    shell = (record["errorCode"] or "").startswith("PA7")
+    return record[name] and block(record[name], "sh" if shell else "python")
 
 
 def links(document):
@@ -57,9 +65,9 @@ def page_of(document, page):
         ("In packattn", verdict(page)),
         ("Solutions", "\n".join(f"{i}. {text}" for i, text in enumerate(record["solutions"], 1))),
         ("Example", examples(page)),
-        ("Check before the call", record["validationCode"] and block(record["validationCode"])),
-        ("Type guard", record["typeGuard"] and block(record["typeGuard"])),
-        ("Handling it", record["tryCatchPattern"] and block(record["tryCatchPattern"])),
+        ("Check before the call", snippet(record, "validationCode")),
+        ("Type guard", snippet(record, "typeGuard")),
+        ("Handling it", snippet(record, "tryCatchPattern")),
         ("When it happens", f"Trigger: {record['triggerScenarios']}"),
         ("Common situations", record["commonSituations"]),
         ("Prevention", bullets(record["preventionTips"])),

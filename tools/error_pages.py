@@ -52,6 +52,7 @@ class Page:
     head: dict
     text: dict = field(default_factory=dict)  # section title -> text, or list of items
     examples: dict = field(default_factory=dict)  # "before", "after" -> (language, needs, code)
+    cpp: dict = field(default_factory=dict)  # "before", "after" -> code, where it has C++ too
 
     @property
     def id(self):
@@ -154,13 +155,14 @@ def read_example(page, lines, where):
         words = info.split()
         if (
             len(words) < 2
-            or words[0] not in {"python", "sh"}
+            or words[0] not in {"python", "sh", "cpp"}
             or words[1] not in {"before", "after"}
         ):
-            raise PageError(f"{where}: a block is ```python before, ```python after or with sh")
-        if words[1] in page.examples:
+            raise PageError(f"{where}: a block is ```python before, ```python after, or sh or cpp")
+        examples = page.cpp if words[0] == "cpp" else page.examples
+        if words[1] in examples:
             raise PageError(f"{where}: two {words[1]} blocks")
-        page.examples[words[1]] = (words[0], words[2:], code)
+        examples[words[1]] = code if words[0] == "cpp" else (words[0], words[2:], code)
 
 
 def read_section(page, title, kind, lines, number):
@@ -258,6 +260,8 @@ def read_page(root, path, codes):
         expected = {"after"} if "accepted" in page.head else {"before", "after"}
         if set(page.examples) != expected:
             raise PageError(f"{path}: the example needs {' and '.join(sorted(expected))}")
+        if page.cpp and set(page.cpp) != expected:
+            raise PageError(f"{path}: the C++ example needs {' and '.join(sorted(expected))}")
     return page
 
 

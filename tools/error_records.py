@@ -13,6 +13,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 from error_markdown import page_of
+from error_nulls import causes_of_nulls
 from error_pages import Page, PageError, read_catalogue, read_pages
 
 # Where the sources can be read on the web, without a trailing slash; None until they are.
@@ -129,6 +130,11 @@ def example_fix(page):
     for name in ("before", "after"):
         if name in page.examples:
             parts.append(f"# {name}\n{page.examples[name][2]}")
+    return "\n".join(parts) or None
+
+
+def example_fix_cpp(page):
+    parts = [f"// {name}\n{page.cpp[name]}" for name in ("before", "after") if name in page.cpp]
     return "\n".join(parts) or None
 
 
@@ -267,6 +273,8 @@ def load_records(root):
             "datasetVersion": origin[1],
             "related": related_of(page, links, ids),
             "alsoKnownAs": known_elsewhere(page, fields, made, links, ids),
+            "exampleFixCpp": example_fix_cpp(page),
+            "nullBecause": causes_of_nulls(page, fields),
         }
         records.append(finish(page, fields, document))
     return records

@@ -73,14 +73,21 @@ def example(document):
     fix = record["exampleFix"]
     if not fix:
         return "<p>No call of a user's makes this error, so there is none to show.</p>"
-    before, _, after = fix.partition("# after\n")
-    language = language_of(record)
+    parts = halves(fix, "# ", language_of(record), "")
+    if document["exampleFixCpp"]:
+        parts += halves(document["exampleFixCpp"], "// ", "cpp", "C++: ")
+    return "\n\n".join(parts)
+
+
+def halves(fix, comment, language, prefix):
+    """The two blocks of an example; `comment` begins the lines that tell them apart."""
+    before, _, after = fix.partition(f"{comment}after\n")
     parts = []
     if before.strip():
-        call = before.removeprefix("# before\n")
-        parts.append(f'<div class="before" markdown>\n{block(call, language, "Before")}\n</div>')
-    parts.append(f'<div class="after" markdown>\n{block(after, language, "After")}\n</div>')
-    return "\n\n".join(parts)
+        call = before.removeprefix(f"{comment}before\n")
+        parts.append(("before", block(call, language, f"{prefix}Before")))
+    parts.append(("after", block(after, language, f"{prefix}After")))
+    return [f'<div class="{kind}" markdown>\n{code}\n</div>' for kind, code in parts]
 
 
 def source(document):
@@ -168,7 +175,11 @@ def record_page(document, names):
         ("How to fix it", items(record["solutions"], "ol")),
         ("Example", example(document)),
         ("Check before the call", block(record["validationCode"], language)),
-        *((title, block(record[name])) for name, title in handling.items() if record[name]),
+        *(
+            (title, block(record[name], language))
+            for name, title in handling.items()
+            if record[name]
+        ),
         ("When it happens", paragraphs(record["triggerScenarios"])),
         ("Common situations", paragraphs(record["commonSituations"])),
         ("How to prevent it", items(record["preventionTips"], "ul")),

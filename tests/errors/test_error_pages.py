@@ -4,6 +4,7 @@
 import json
 from pathlib import Path
 
+import cpp_examples
 import error_gates
 import jsonschema
 import pytest
@@ -59,6 +60,7 @@ assert x
 ## Prevention
 - Care.
 """
+HANDLING = "## Try/catch\n```python\ntry_it()\n```\n\n"
 RAISE = "\n".join(["//"] * 30 + ["  fail(Code::boundaries_decrease, {});"] + ["//"] * 30)
 FOREIGN = """repo: o/lib
 file: a/b.py
@@ -81,7 +83,10 @@ def tree(tmp_path):
             id=A, related=f"PA9001, {C}", more='also_known_as:\n  - lib: "{argument} must rise"\n'
         )
         + BODY,
-        "errors/PA9001.md": page9 + before + "## Validation" + rest.split("## Validation")[1],
+        "errors/PA9001.md": page9
+        + before
+        + "## Validation"
+        + rest.split("## Validation")[1].replace("## Prevention", HANDLING + "## Prevention"),
         "errors/foreign/lib-rise.md": HEAD.format(id=C, related="PA2007", more=FOREIGN) + BODY,
         "errors/schema.json": (ROOT / "errors/schema.json").read_text(encoding="utf-8"),
         "src/core/checks.cpp": RAISE,
@@ -122,6 +127,11 @@ def test_records_fill_every_field(tree):
     assert (record["sourceCodeStart"], record["sourceCodeEnd"]) == (13, 49)
     assert record["sourceCode"].count("\n") == 37
     assert record["typeGuard"] is None
+    causes = own.document["nullBecause"]
+    assert set(causes) == {name for name, value in record.items() if value is None}
+    assert "one expression" in causes["typeGuard"]
+    assert internal.document["nullBecause"]["exampleFix"] == "nothing provokes it"
+    assert own.document["exampleFixCpp"] is None
     assert [link["id"] for link in own.document["related"]] == [B, C]
     # The wording in the front matter is the foreign page's, so it is listed once.
     assert own.document["alsoKnownAs"] == [
@@ -141,6 +151,9 @@ def test_records_fill_every_field(tree):
         ("PA2007.md", "## Triggers\nA call.\n", "## Triggers\n", "Triggers is empty"),
         ("PA2007.md", "```python after\nx = 2\n```\n", "", "needs after and before"),
         ("PA2007.md", "x = 2", "x = = 2", "after is not Python"),
+        ("PA2007.md", "```python after", "```cpp before\n```\n```python after", "the C++ example"),
+        ("PA2007.md", "```python after", "```rust after", "python after, or sh or cpp"),
+        ("PA2007.md", "```python after", "```python before", "two before blocks"),
         ("PA2007.md", "- Care.", "Care.", "only list items"),
         ("PA2007.md", "- Care.\n", "", "the list is empty"),
         ("PA2007.md", "{argument} must", "{name} must", "a fault cannot fill it"),
@@ -194,6 +207,40 @@ def test_a_code_that_nothing_raises(tree):
 def test_a_code_that_only_tests_provoke(tree):
     (tree / "src/core/checks.cpp").rename(tree / "src/core/injection.cpp")
     assert "PA2007 (boundaries_decrease) is never raised" in error_gates.check(tree)
+
+
+def test_a_field_that_is_null_without_a_cause(tree):
+    problems = error_gates.check(tree)
+    edit(tree, "errors/PA9001.md", "## Try/catch\n```python\ntry_it()\n```\n\n", "")
+    assert problems == []
+    assert error_gates.check(tree) == ["PA9001: tryCatchPattern is null without a cause"]
+
+
+def test_two_messages_with_the_same_first_words(tree):
+    first = (tree / "errors/foreign/lib-rise.md").read_text(encoding="utf-8")
+    second = first.replace(C, "d" * 16).replace("must rise", "must rise!")
+    (tree / "errors/foreign/lib-rise-more.md").write_text(second, encoding="utf-8")
+    error_gates.note_new(tree)
+    (problem,) = error_gates.check(tree)
+    assert "slug name-must-rise is also that of" in problem
+    edit(tree, "errors/foreign/lib-rise-more.md", "severity:", "slug: lib-rise-more\nseverity:")
+    assert error_gates.check(tree) == []
+
+
+def test_cpp_examples_become_tests(tree):
+    edit(
+        tree,
+        "errors/PA2007.md",
+        "## Validation",
+        "```cpp before\nwrong();\n```\n```cpp after\nright();\n```\n\n## Validation",
+    )
+    program = cpp_examples.program(tree)
+    assert "TEST(PageExamples, PA2007_before)" in program
+    assert 'problem_of_before("PA2007", call)' in program and "    wrong();" in program
+    assert "TEST(PageExamples, PA2007_after)" in program and "    right();" in program
+    record = load_records(tree)[0]
+    assert record.document["exampleFixCpp"] == "// before\nwrong();\n// after\nright();"
+    assert "In C++, works:\n\n```cpp\nright();" in record.page
 
 
 def test_a_removed_page_is_missed(tree):

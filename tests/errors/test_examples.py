@@ -78,3 +78,42 @@ def test_example(page, name, code, tmp_path, monkeypatch):
         check_shell(text, name, code, tmp_path)
     else:
         check_python(text, page.path, name, code)
+
+
+RIGHT = "import packattn\npackattn.PackedBatch.from_cu_seqlens([0, 2, 5])\n"
+WRONG = RIGHT.replace("[0, 2, 5]", "[0, 2, 1]")
+
+
+@pytest.mark.parametrize(
+    ("name", "code", "text"),
+    [
+        ("before", "PA2007", RIGHT),  # raises nothing
+        ("before", "PA2008", WRONG),  # raises another code
+        ("before", "PA2007", WRONG.replace("[0, 2, 1]", "[1, 2, 1]")),  # raises a second one
+        ("before", "PA2007", "raise ValueError('PA2007')"),  # no error of packattn's
+        ("after", "PA2007", WRONG),  # the fix is refused
+        ("after", "PA2007", "import no_such_module"),  # does not run at all
+    ],
+)
+def test_an_example_that_is_wrong_fails(name, code, text):
+    check_python(WRONG, "page", "before", "PA2007")
+    check_python(RIGHT, "page", "after", "PA2007")
+    with pytest.raises((Exception, pytest.fail.Exception)) as failed:
+        check_python(text, "page", name, code)
+    assert not isinstance(failed.value, pytest.skip.Exception)
+
+
+@pytest.mark.parametrize(
+    ("name", "code", "text"),
+    [
+        ("before", "PA7006", "true"),  # does not fail
+        ("before", "PA7001", "packattn explain PA8888"),  # prints another code
+        ("after", "PA7006", "packattn explain PA8888"),  # the fix fails
+        ("after", "PA7006", "false\ntrue"),  # its first command fails
+    ],
+)
+def test_a_command_line_example_that_is_wrong_fails(name, code, text, tmp_path):
+    check_shell("packattn explain PA8888", "before", "PA7006", tmp_path)
+    check_shell("packattn explain PA2007", "after", "PA7006", tmp_path)
+    with pytest.raises(AssertionError):
+        check_shell(text, name, code, tmp_path)
