@@ -22,6 +22,9 @@ std::vector<FmaPeak> measure_fma_peaks();
 /// Gigabytes a second of memcpy between buffers beyond the caches, read + written, all threads.
 double measure_copy(int threads);
 
+/// Gigabytes a second that vector loads bring in from beyond the caches, all threads.
+double measure_read(int threads);
+
 /// Processor time of all threads of this process so far.
 double processor_seconds();
 

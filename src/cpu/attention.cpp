@@ -10,6 +10,7 @@
 #include "cpu/cpu.h"
 #include "cpu/parallel.h"
 #include "cpu/simd_support.h"
+#include "errors/fault_list.h"
 
 namespace packattn::cpu {
 namespace {
@@ -78,28 +79,58 @@ void run(const TileKernel& kernel, const AttentionCall& call, const Plan& any_pl
       items + joins);
 }
 
+/// The kernels of the list, best first.
+const std::vector<TileKernel>& kernels() {
+  static const std::vector<TileKernel> all = [] {
+    std::vector<TileKernel> list(bf16_kernels().begin(), bf16_kernels().end());
+    list.insert(list.end(), fp32_kernels().begin(), fp32_kernels().end());
+    return list;
+  }();
+  return all;
+}
+
+bool takes(const TileKernel& kernel, const AttentionProblem& problem) {
+  return (kernel.dtype == DType::none || kernel.dtype == problem.dtype) &&
+         (!kernel.fast_here || kernel.fast_here());
+}
+
+std::optional<Fault> decline(const TileKernel& kernel, const AttentionProblem& problem) {
+  if (auto missing = decline_simd(kernel.name, kernel.target)) return missing;
+  if (kernel.fast_here && !kernel.fast_here()) {
+    return make_fault(Code::simd_missing,
+                      {.argument = std::string(kernel.name), .limit = std::string(kernel.needs)});
+  }
+  if (!takes(kernel, problem)) {
+    return make_fault(Code::dtype_unsupported, {.argument = std::string(kernel.name),
+                                                .value = to_string(problem.dtype),
+                                                .limit = to_string(kernel.dtype)});
+  }
+  return {};
+}
+
 template <std::size_t index>
 AttentionImplementation row() {
-  return {tile_kernels()[index].name,
-          [](const AttentionCall&) {
-            const TileKernel& kernel = tile_kernels()[index];
-            return decline_simd(kernel.name, kernel.target);
-          },
+  return {kernels()[index].name,
+          [](const AttentionCall& call) { return decline(kernels()[index], call.problem); },
           [](const AttentionCall& call, int threads) {
-            return make_plan(tile_kernels()[index], call, threads);
+            return make_plan(kernels()[index], call, threads);
           },
           [](const AttentionCall& call, const Plan& plan, const RunContext& context) {
-            run(tile_kernels()[index], call, plan, context);
-          }};
+            run(kernels()[index], call, plan, context);
+          },
+          true,
+          [](const AttentionCall& call) { return takes(kernels()[index], call.problem); }};
 }
 
 }  // namespace
 
 std::span<const AttentionImplementation> attention() {
+  // A row is plain functions, so each kernel's are made from its place in the list.
   static const std::vector<AttentionImplementation> rows = [] {
+    using Make = AttentionImplementation (*)();
+    constexpr Make makes[] = {row<0>, row<1>, row<2>, row<3>};
     std::vector<AttentionImplementation> list{amx_attention()};
-    if (!tile_kernels().empty()) list.push_back(row<0>());
-    if (tile_kernels().size() > 1) list.push_back(row<1>());
+    for (std::size_t i = 0; i < kernels().size(); ++i) list.push_back(makes[i]());
     return list;
   }();
   return rows;

@@ -30,8 +30,7 @@ inline constexpr int lanes = static_cast<int>(hn::MaxLanes(Floats()));
 inline constexpr int block_rows = HWY_TARGET == HWY_AVX2 ? 6 : 12;
 inline constexpr int panel_vectors = 2;
 inline constexpr int panel = panel_vectors * lanes;
-/// So few rows, all with the same keys, take their values straight from the tensor: packing would
-/// cost more than it saves. Decode, in short.
+/// So few rows may take their values straight from the tensor.
 inline constexpr int direct_rows = 4;
 
 /// 16 bytes of as many rows as a vector has lanes, transposed in units of 4 bytes: lane n of unit i
@@ -165,35 +164,44 @@ bool pack_values(const AttentionTile& tile, std::int64_t first, KeyRange range,
   return hn::AllTrue(di, hn::Lt(largest, hn::Set(di, 0x7f800000)));
 }
 
-/// Blocks [head_dim, block_rows] of query rows; missing rows and dimensions are zeros.
-template <class T>
-void pack_queries(const AttentionTile& tile, const TileScratch& w) {
+/// Blocks [bytes / 4, block_rows] of 4-byte units: `bytes` of each query row, as `copy_row` writes
+/// it to the memory it is given. Missing rows are zeros.
+template <class F>
+void pack_query_blocks(const AttentionTile& tile, const TileScratch& w, std::int64_t bytes,
+                       F&& copy_row) {
   const hn::FixedTag<float, 4> d4;
-  const std::int64_t depth = padded_head(tile.problem);
+  const std::int64_t units = bytes / 4;
   const std::int64_t rows = std::ssize(tile.rows);
   for (std::int64_t first = 0; first < rows; first += block_rows) {
     const std::byte* copies[block_rows + 2];
     for (std::int64_t i = 0; i < block_rows + 2; ++i) {
-      float* copy = w.widened + std::min<std::int64_t>(i, block_rows - 1) * depth;
+      float* copy = w.widened + std::min<std::int64_t>(i, block_rows - 1) * units;
       copies[i] = reinterpret_cast<const std::byte*>(copy);
       if (i >= block_rows) continue;
-      if (first + i >= rows) std::fill_n(copy, depth, 0.0F);
-      else
-        widen(reinterpret_cast<const T*>(tile.rows[static_cast<std::size_t>(first + i)].q),
-              tile.problem.head_dim, depth, copy);
+      if (first + i >= rows) std::fill_n(copy, units, 0.0F);
+      else copy_row(tile.rows[static_cast<std::size_t>(first + i)].q, copy);
     }
-    float* to = w.q + first * depth;
-    for (std::int64_t d = 0; d < depth; d += 4) {
+    float* to = w.q + first * units;
+    for (std::int64_t u = 0; u < units; u += 4) {
       for (int r = 0; r < block_rows; r += 4) {
-        const auto four = transpose_units(d4, copies + r, d * std::int64_t{sizeof(float)});
+        const auto four = transpose_units(d4, copies + r, u * 4);
         for (int i = 0; i < 4; ++i) {
-          float* at = to + (d + i) * block_rows + r;
+          float* at = to + (u + i) * block_rows + r;
           if (r + 4 <= block_rows) hn::StoreU(four.unit[i], d4, at);
           else hn::StoreU(hn::LowerHalf(four.unit[i]), hn::Half<decltype(d4)>(), at);
         }
       }
     }
   }
+}
+
+/// Query rows as fp32, dimensions padded with zeros.
+template <class T>
+void pack_queries(const AttentionTile& tile, const TileScratch& w) {
+  const std::int64_t dims = tile.problem.head_dim, depth = padded_head(tile.problem);
+  pack_query_blocks(tile, w, depth * 4, [&](const std::byte* q, float* to) {
+    widen(reinterpret_cast<const T*>(q), dims, depth, to);
+  });
 }
 
 }  // namespace packattn::cpu::HWY_NAMESPACE

@@ -41,7 +41,7 @@ class Cutter {
     return reinterpret_cast<T*>(at);
   }
   RowStates take_states(std::int64_t rows, std::int64_t columns) {
-    return {take(rows), take(rows), take(rows * columns)};
+    return {take(rows), take(rows), take(rows), take(rows * columns)};
   }
   std::size_t used() const { return used_; }
 

@@ -44,13 +44,17 @@ inline void shape_scores(const ScoreRule& rule, const TileRow& row, std::int64_t
   }
 }
 
-/// Replaces the scores of `block` keys by weights and returns what the older sums are multiplied
-/// with. `keys` are the ones that this row sees.
-inline float soften_row(const ScoreRule& rule, KeyRange keys, KeyRange block, float* scores,
-                        float& maximum, float& sum) {
+/// What one tile of keys does to a row: the older sums are multiplied with `rescale`, and `sum` is
+/// added.
+struct Softened { float rescale = 1, sum = 0; };
+
+/// Replaces the scores of `block` keys by weights, 0 for all but the ones that this row sees,
+/// `keys`.
+inline Softened soften_row(const ScoreRule& rule, KeyRange keys, KeyRange block, float* scores,
+                           float& maximum) {
   if (keys.empty()) {
     if (!block.empty()) std::fill(scores + block.begin, scores + block.end, 0.0F);
-    return 1;
+    return {};
   }
   const std::int64_t begin = keys.begin / lanes * lanes;
   const std::int64_t end = round_up(keys.end, lanes);
@@ -87,9 +91,7 @@ inline float soften_row(const ScoreRule& rule, KeyRange keys, KeyRange block, fl
   if (end < block.end) std::fill(scores + end, scores + block.end, 0.0F);
 
   const Vec old = hn::Set(df, (old_maximum - subtract) * rule.log2_factor);
-  const float rescale = hn::GetLane(exp2(df, old));
-  sum = sum * rescale + hn::GetLane(hn::SumOfLanes(df, total));
-  return rescale;
+  return {hn::GetLane(exp2(df, old)), hn::GetLane(hn::SumOfLanes(df, total))};
 }
 
 inline bool sees(const TileRow& row, std::int64_t split) {
@@ -108,6 +110,7 @@ inline void merge(const AttentionTile& tile, std::int64_t split, const RowStates
     if (row.visible.begin >= split * key_split) {  // the first it sees
       total.maximum[r] = part.maximum[r];
       total.sum[r] = part.sum[r];
+      total.weight[r] = part.weight[r];
       std::copy_n(from, columns, to);
       continue;
     }
@@ -122,7 +125,11 @@ inline void merge(const AttentionTile& tile, std::int64_t split, const RowStates
     for (std::int64_t c = 0; c < columns; c += lanes) {
       hn::Store(join(hn::Load(df, to + c), hn::Load(df, from + c)), df, to + c);
     }
-    total.sum[r] = hn::GetLane(join(hn::Set(df, total.sum[r]), hn::Set(df, part.sum[r])));
+    const auto join_one = [&](float x, float y) HWY_ATTR {
+      return hn::GetLane(join(hn::Set(df, x), hn::Set(df, y)));
+    };
+    total.sum[r] = join_one(total.sum[r], part.sum[r]);
+    total.weight[r] = join_one(total.weight[r], part.weight[r]);
     total.maximum[r] = maximum;
   }
 }
@@ -155,13 +162,13 @@ inline void finish(const AttentionTile& tile, const RowStates& total) {
       std::fill_n(values, columns, 0.0F);
     } else {
       const double maximum = total.maximum[r] * tile.rule.lse_factor + row.lse_offset;
-      by = total.sum[r];
+      by = total.weight[r];
       lse = maximum + std::log(double{total.sum[r]});
       if (row.sink) {
         const double largest = std::max(maximum, sink);
-        const double sum = by * std::exp(maximum - largest) + std::exp(sink - largest);
-        by = static_cast<float>(std::exp(maximum - largest) / sum);
-        lse = largest + std::log(sum);
+        const double own = std::exp(maximum - largest), other = std::exp(sink - largest);
+        by = static_cast<float>(own / (by * own + other));
+        lse = largest + std::log(total.sum[r] * own + other);
       }
     }
     with_float_type(tile.problem.out_dtype, [&]<class Out>(Out) {

@@ -66,12 +66,12 @@ struct AttentionTile {
   KeyRows k, v;
 };
 
-/// Running softmax of the rows of a tile: maximum [rows], sum of exponentials [rows], weighted sum
-/// of values [rows, padded value_dim].
+/// Running softmax of the rows of a tile.
 struct RowStates {
-  float* maximum = nullptr;
-  float* sum = nullptr;
-  float* values = nullptr;
+  float* maximum = nullptr;  ///< [rows]
+  float* sum = nullptr;      ///< [rows], of the exponentials: the lse
+  float* weight = nullptr;   ///< [rows], of the weights as P V uses them, rounded: divides `values`
+  float* values = nullptr;   ///< [rows, padded value_dim], weighted sums
 };
 
 /// Scratch memory of one worker.
@@ -87,10 +87,13 @@ struct TileScratch {
 
 /// One instruction set's kernels and the sizes they work in. They are called in this order.
 struct TileKernel {
-  std::string_view name;    ///< "cpu/attention.avx512"
-  std::int64_t target = 0;  ///< Highway's bit for the instruction set
-  int block_rows = 0;       ///< query rows computed together
-  int panel = 0;            ///< keys, or value columns, computed together
+  std::string_view name;          ///< "cpu/attention.avx512"
+  std::int64_t target = 0;        ///< Highway's bit for the instruction set
+  int block_rows = 0;             ///< query rows computed together
+  int panel = 0;                  ///< keys, or value columns, computed together
+  DType dtype = DType::none;      ///< the only one it takes; none: all three
+  std::string_view needs = {};    ///< what `fast_here` looks for
+  bool (*fast_here)() = nullptr;  ///< null: the instruction set is all it takes
 
   void (*load_queries)(const AttentionTile& tile, const TileScratch& scratch) = nullptr;
   /// Attends to the keys of one split, from scratch; the result is `scratch.part`.
@@ -103,8 +106,9 @@ struct TileKernel {
   void (*finish)(const AttentionTile& tile, const RowStates& total) = nullptr;
 };
 
-/// The instruction sets compiled in, best first.
-std::span<const TileKernel> tile_kernels();
+/// The kernels compiled in, best first: those for one type, and those for all.
+std::span<const TileKernel> bf16_kernels();
+std::span<const TileKernel> fp32_kernels();
 
 /// value columns lie 16 floats further apart than they need to: panels that are a power of two
 /// apart would all fall on the same few lines of the cache.

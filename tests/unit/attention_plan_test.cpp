@@ -24,7 +24,7 @@ std::shared_ptr<const AttentionPlan> plan_for(const AttentionProblem& p, const P
   static const AttentionArgs args;
   static const AttentionOptions options;
   const AttentionCall call{args, options, p, batch};
-  const auto plan = make_plan(tile_kernels().front(), call, threads);
+  const auto plan = make_plan(fp32_kernels().front(), call, threads);
   return std::dynamic_pointer_cast<const AttentionPlan>(plan);
 }
 

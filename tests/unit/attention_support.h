@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <functional>
@@ -143,16 +144,20 @@ class AttentionInputs {
   }
 };
 
-/// Names of the vector implementations that this processor runs.
+/// Names of the vector implementations that this processor runs, for some type at least.
 inline std::vector<std::string> vector_implementations() {
-  AttentionInputs inputs({.lengths_q = {1}, .lengths_k = {1}});
-  AttentionResult out = inputs.run("ref/attention");
   std::vector<std::string> names;
-  for (const Verdict& verdict : why_attention(
-           {inputs.q.view(), inputs.k.view(), inputs.v.view(), out.out.view(), out.lse.view()},
-           inputs.batch())) {
-    if (!verdict.declined && verdict.implementation.starts_with("cpu/")) {
-      names.push_back(verdict.implementation);
+  for (const std::string& name : implementations(Op::attention)) {
+    for (const DType dtype : {DType::f32, DType::bf16}) {
+      AttentionInputs inputs({.lengths_q = {1}, .lengths_k = {1}, .dtype = dtype});
+      AttentionResult out = inputs.run("ref/attention");
+      const AttentionArgs args{inputs.q.view(), inputs.k.view(), inputs.v.view(), out.out.view()};
+      const auto runs = [&](const Verdict& v) { return v.implementation == name && !v.declined; };
+      const std::vector<Verdict> verdicts = why_attention(args, inputs.batch());
+      if (name.starts_with("cpu/") && std::any_of(verdicts.begin(), verdicts.end(), runs)) {
+        names.push_back(name);
+        break;
+      }
     }
   }
   return names;
