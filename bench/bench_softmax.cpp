@@ -2,7 +2,8 @@
 // Softmax attention on the CPU: every implementation that can run here. Flops are 2 (D + Dv) for
 // every pair of a query and a key that it sees, bytes those of K and V read once. Counters: gflops,
 // share (of the multiply-add peak times threads, measured in this run), busy_share (the same per
-// second of processor time, which other programs on the machine do not change), gbps for decode.
+// second of processor time, which other programs on the machine do not change); for decode gbps and
+// read_share (of what the same threads read from memory).
 // Run it in the project's root: the cases are in bench/softmax_cases.json.
 #include <cmath>
 #include <cstdint>
@@ -84,8 +85,11 @@ std::int64_t total(const std::vector<std::int64_t>& lengths) {
   return sum;
 }
 
+/// What a case is held against: multiply-adds of one thread, reading of all.
+struct Ceilings { double gflops = 0, read_gbps = 0; };
+
 void run(benchmark::State& state, const Case& c, const std::string& implementation, int threads,
-         double peak) {
+         const Ceilings& most) {
   Buffer q(c.dtype, {total(c.lengths_q), c.heads_q, c.dim}, 1);
   Buffer k(c.dtype, {total(c.lengths_k), c.heads_k, c.dim}, 2);
   Buffer v(c.dtype, {total(c.lengths_k), c.heads_k, c.dim}, 3);
@@ -108,9 +112,10 @@ void run(benchmark::State& state, const Case& c, const std::string& implementati
     const auto bytes = static_cast<double>(2 * total(c.lengths_k) * c.heads_k * c.dim) *
                        static_cast<double>(size_of(c.dtype));
     state.counters["gbps"] = benchmark::Counter(bytes / 1e9, rate);
-  } else if (peak > 0) {
-    state.counters["share"] = benchmark::Counter(gflop / peak / threads, rate);
-    state.counters["busy_share"] = gflop * runs / peak / busy;
+    state.counters["read_share"] = benchmark::Counter(bytes / 1e9 / most.read_gbps, rate);
+  } else if (most.gflops > 0) {
+    state.counters["share"] = benchmark::Counter(gflop / most.gflops / threads, rate);
+    state.counters["busy_share"] = gflop * runs / most.gflops / busy;
   }
   state.counters["workspace_mib"] =
       static_cast<double>(attention_workspace_bytes(args, batch, options, context)) / (1 << 20);
@@ -169,15 +174,23 @@ int main(int argc, char** argv) try {
     benchmark::AddCustomContext("memory_mib_" + name.substr(name.find('.') + 1),
                                 std::to_string(measure_memory(name, processors)));
   }
-  benchmark::AddCustomContext("copy", std::to_string(bench::measure_copy(processors)));
+  std::map<int, double> read;  // by threads
+  for (const int threads : {1, processors}) {
+    const std::string suffix = "_t" + std::to_string(threads);
+    read[threads] = bench::measure_read(threads);
+    benchmark::AddCustomContext("read" + suffix, std::to_string(read[threads]));
+    benchmark::AddCustomContext("copy" + suffix, std::to_string(bench::measure_copy(threads)));
+  }
 
   for (const Case& c : table) {
     for (const auto& [name, peak] : implementations_here(c.dtype, peaks)) {
       for (const int threads : processors > 1 ? std::vector{1, processors} : std::vector{1}) {
         const std::string label =
             name + "/" + c.name + "/" + to_string(c.dtype) + "/t" + std::to_string(threads);
-        benchmark::RegisterBenchmark(
-            label.c_str(), [=](benchmark::State& state) { run(state, c, name, threads, peak); })
+        benchmark::RegisterBenchmark(label.c_str(),
+                                     [=, &read](benchmark::State& state) {
+                                       run(state, c, name, threads, {peak, read.at(threads)});
+                                     })
             ->Unit(benchmark::kMillisecond)
             ->UseRealTime();
       }

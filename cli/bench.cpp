@@ -131,8 +131,10 @@ BenchResult measure_all(const BenchRequest& request) {
   BenchResult result{.threads = request.threads > 0 ? request.threads : processors,
                      .peaks = bench::measure_fma_peaks(),
                      .copy = 0,
+                     .read = 0,
                      .rows = {}};
   result.copy = bench::measure_copy(result.threads);
+  result.read = bench::measure_read(result.threads);
   Progress progress(!request.quiet);
   std::int64_t done = 0;
   for (const std::int64_t length : request.lengths) {
@@ -167,14 +169,15 @@ double BenchResult::peak_of(const std::string& implementation) const {
   return 0;
 }
 
-int bench_command(const BenchRequest& request) {
+int bench_command(BenchRequest request) {
   const std::filesystem::path folder = request.plots;
   if (!request.plots.empty()) {  // before minutes of measuring
     std::error_code error;
     std::filesystem::create_directories(folder, error);
     if (error) fail(Code::file_unwritable, {.argument = request.plots, .value = error.message()});
   }
-  const BenchResult result = measure_all(request);
+  const BenchResult result =
+      request.from.empty() ? measure_all(request) : read_bench_json(request.from, request);
   fmt::print("{}", request.json ? bench_json(request, result) : bench_table(request, result));
   if (request.plots.empty()) return exit_ok;
   write(folder / "throughput.svg", throughput_svg(request, result));

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "commands.h"
@@ -27,13 +28,22 @@ struct BenchResult {
   int threads = 1;
   std::vector<bench::FmaPeak> peaks;  ///< of one thread
   double copy = 0;                    ///< GB/s of all threads, read and written
+  double read = 0;                    ///< GB/s of all threads
   std::vector<BenchRow> rows;
 
   /// The multiply-add peak of an implementation's instruction set, of all threads; 0 if unknown.
   double peak_of(const std::string& implementation) const;
 };
 
-/// Text of the three outputs of a benchmark.
+/// The memory ceiling of an operation, with its name: attention reads its keys, KDA writes its
+/// states back too.
+std::pair<std::string, double> memory_ceiling(const BenchRequest& request,
+                                              const BenchResult& result);
+
+/// A result as `bench_json` wrote it; sets the case in `request`.
+BenchResult read_bench_json(const std::string& path, BenchRequest& request);
+
+/// Text of the outputs of a benchmark.
 std::string bench_table(const BenchRequest& request, const BenchResult& result);
 std::string bench_json(const BenchRequest& request, const BenchResult& result);
 std::string throughput_svg(const BenchRequest& request, const BenchResult& result);

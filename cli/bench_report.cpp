@@ -5,6 +5,7 @@
 #include <fstream>
 #include <iterator>
 #include <set>
+#include <tuple>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -58,6 +59,12 @@ std::vector<std::pair<double, double>> points_of(const BenchResult& result, cons
 
 }  // namespace
 
+std::pair<std::string, double> memory_ceiling(const BenchRequest& request,
+                                              const BenchResult& result) {
+  if (request.op == Op::attention) return {"read", result.read};
+  return {"copy", result.copy};
+}
+
 std::string bench_title(const BenchRequest& r, int threads) {
   const std::string sequences =
       r.sequences == 1 ? "1 sequence" : fmt::format("{} sequences", r.sequences);
@@ -73,16 +80,17 @@ std::string bench_table(const BenchRequest& request, const BenchResult& result) 
   for (const bench::FmaPeak& p : result.peaks) {
     text += fmt::format("{} {:.0f} GFLOP/s, ", p.target, p.gflops * result.threads);
   }
-  text += fmt::format("copy {:.1f} GB/s\n\n", result.copy);
+  const auto [memory, gbps] = memory_ceiling(request, result);
+  text += fmt::format("read {:.1f} GB/s, copy {:.1f} GB/s\n\n", result.read, result.copy);
   text += fmt::format("{:>8}  {:<30} {:>11} {:>9} {:>8} {:>8} {:>8}\n", "length", "implementation",
-                      "ms", "GFLOP/s", "of peak", "GB/s", "of copy");
+                      "ms", "GFLOP/s", "of peak", "GB/s", "of " + memory);
   for (const BenchRow& row : result.rows) {
     const double peak = result.peak_of(row.implementation);
     const std::string share =
         peak > 0 ? fmt::format("{:.0f} %", 100 * row.gflops() / peak) : std::string("-");
     text += fmt::format("{:>8}  {:<30} {:>11.4f} {:>9.1f} {:>8} {:>8.2f} {:>6.0f} %\n", row.length,
                         row.implementation, 1e3 * row.seconds, row.gflops(), share, row.gbps(),
-                        100 * row.gbps() / result.copy);
+                        100 * row.gbps() / gbps);
   }
   return text;
 }
@@ -104,7 +112,7 @@ std::string bench_json(const BenchRequest& r, const BenchResult& result) {
                       {"dtype", to_string(r.dtype)},
                       {"causal", r.causal},
                       {"decode", r.decode}}},
-                    {"ceilings", {{"copy_gbps", result.copy}}},
+                    {"ceilings", {{"copy_gbps", result.copy}, {"read_gbps", result.read}}},
                     {"rows", ordered_json::array()}};
   for (const bench::FmaPeak& p : result.peaks) {
     json["ceilings"]["fma_gflops_a_thread"][p.target] = p.gflops;
@@ -141,7 +149,7 @@ std::string throughput_svg(const BenchRequest& request, const BenchResult& resul
          .points = {{static_cast<double>(low), value}, {static_cast<double>(high), value}},
          .ceiling = true});
   };
-  if (bytes) ceiling("copy", result.copy);
+  if (bytes) std::apply(ceiling, memory_ceiling(request, result));
   for (const bench::FmaPeak& p : result.peaks) {
     if (!bytes) ceiling(p.target + " multiply-adds", p.gflops * result.threads);
   }
@@ -168,10 +176,11 @@ std::string roofline_svg(const BenchRequest& request, const BenchResult& result)
                             .ceiling = false,
                             .marks_only = true});
   }
+  const auto [memory, gbps] = memory_ceiling(request, result);
   for (const bench::FmaPeak& p : result.peaks) {
-    const double peak = p.gflops * result.threads, ridge = peak / result.copy;
-    chart.series.push_back({.name = "copy, then " + p.target,
-                            .points = {{low, std::min(peak, low * result.copy)},
+    const double peak = p.gflops * result.threads, ridge = peak / gbps;
+    chart.series.push_back({.name = memory + ", then " + p.target,
+                            .points = {{low, std::min(peak, low * gbps)},
                                        {std::max(low, ridge), peak},
                                        {std::max(high, ridge), peak}},
                             .ceiling = true});

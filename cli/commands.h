@@ -42,11 +42,12 @@ struct BenchRequest {
   int threads = 0;
   double seconds = 0.3;                      ///< of each measurement
   std::vector<std::string> implementations;  ///< empty: all that run here
+  std::string from;                          ///< a result to show again; empty: measure
   std::string plots;                         ///< a folder for SVG files; empty: none
   bool json = false;
   bool quiet = false;
 };
-int bench_command(const BenchRequest& request);
+int bench_command(BenchRequest request);
 
 struct ExplainRequest {
   std::vector<std::string> words;  ///< none: standard input is read

@@ -138,12 +138,14 @@ class CommandLine {
         ->check(CLI::Range(0.0, 3600.0));
     bench->add_option("--implementation", bench_.implementations, "only these, by name");
     bench->add_option("--plots", bench_.plots, "folder for throughput.svg and roofline.svg");
-    bench->add_flag("--json", bench_.json, "the result as JSON");
+    CLI::Option* json = bench->add_flag("--json", bench_.json, "the result as JSON");
     bench->add_flag("--quiet", bench_.quiet, "no progress");
+    bench->add_option("--from", bench_.from, "show and draw a result of --json; measure nothing")
+        ->excludes(json);
     bench->footer(
         "Times are medians of whole calls. The peaks are those of fp32 multiply-adds from "
-        "registers "
-        "and of a copy beyond the caches, measured in the same run.");
+        "registers, of reading memory beyond the caches and of a copy there, measured in the same "
+        "run.");
   }
   void add_explain() {
     CLI::App* explain =

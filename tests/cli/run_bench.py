@@ -57,7 +57,21 @@ class Bench(CommandTest):
     def test_a_table(self):
         table = self.bench("--lengths", "8", "--heads", "4", "--kv-heads", "2", "--threads", "1")
         self.assertIn("4 heads (2 of k and v), D 128, fp32, 1 thread\n", table)
-        self.assertIn("of copy", table)
+        self.assertIn("of read", table)
+        state = ("--op", "kda_recurrent", "--lengths", "1", "--heads", "1", "--dim", "8")
+        self.assertIn("of copy", self.bench(*state, "--decode"))
+
+    def test_a_saved_result_is_shown_and_drawn_again(self):
+        case = ("--lengths", "8,16", "--heads", "2", "--dim", "8", "--causal", "--dtype", "bf16")
+        saved = self.bench("--json", *case, "--plots", "first")
+        (self.path / "saved.json").write_text(saved)
+        table = self.bench("--from", "saved.json", "--plots", "second")
+        self.assertIn("2 heads (2 of k and v), D 8, bf16, causal", table)
+        for row in json.loads(saved)["rows"]:
+            self.assertIn(row["implementation"], table)
+        for name in ("throughput.svg", "roofline.svg"):
+            first, second = (self.path / folder / name for folder in ("first", "second"))
+            self.assertEqual(first.read_text(), second.read_text())
 
     def test_refusals(self):
         for arguments, code in (
@@ -68,7 +82,9 @@ class Bench(CommandTest):
             (["--lengths", "8", "--implementation", "none"], "PA3001"),
         ):
             self.assertIn(f"[{code}]", self.bench(*arguments, status=2))
-        (self.path / "file").write_text("")
+        (self.path / "file").write_text("{}")
+        self.assertIn("[PA7005]", self.bench("--from", "file", status=2))
+        self.assertIn("[PA7001]", self.bench("--from", "missing", status=1))
         self.assertIn("[PA7004]", self.bench("--plots", "file/plots", status=1))
 
 
