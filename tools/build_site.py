@@ -37,6 +37,7 @@ TOOLS = Path(__file__).resolve().parent
 ROOT = TOOLS.parent
 
 # Title and pages of each tab; a page of docs/ that is not named here goes to the end of the guide.
+# (page, title) where the page's own title says too little beside its neighbours.
 NAVIGATION = [
     (
         "Guide",
@@ -49,9 +50,12 @@ NAVIGATION = [
             "guide/examples.md",
         ],
     ),
-    ("Errors", ["errors/index.md", "errors/groups.md", "project/adding-errors.md"]),
+    (
+        "Errors",
+        ["errors/index.md", "errors/groups.md", ("project/adding-errors.md", "Adding an error")],
+    ),
     ("API", ["reference/python.md", "reference/cpp.md"]),
-    ("Drop-ins", ["switching.md", "dropins.md"]),
+    ("Drop-ins", ["switching.md", ("dropins.md", "Argument by argument"), "peers.md"]),
     ("Kernels", ["kernels/index.md"]),
     ("Project", ["project/design.md", "project/contributing.md", "project/changelog.md"]),
 ]
@@ -80,10 +84,11 @@ def navigation(pages):
     records = re.compile(r"errors/([0-9a-f]{16}|PA\d{4})\.md")
     rest = sorted(page for page in pages if not records.fullmatch(page) and page != "index.md")
     tabs = []
-    for title, names in NAVIGATION:
-        there = [name for name in names if name in rest]
-        rest = [page for page in rest if page not in there]
-        tabs.append((title, there))
+    for title, entries in NAVIGATION:
+        named = [entry if isinstance(entry, tuple) else (entry, None) for entry in entries]
+        there = [(name, label) for name, label in named if name in rest]
+        rest = [page for page in rest if page not in dict(there)]
+        tabs.append((title, [{label: name} if label else name for name, label in there]))
     for page in rest:
         tab = "Kernels" if page.startswith("kernels/") else "Guide"
         next(names for title, names in tabs if title == tab).append(page)

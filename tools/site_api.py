@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The reference of the Python and C++ interfaces, from docstrings and header comments."""
 
+import ast
 import re
+from functools import cache
 from pathlib import Path
 
 import griffe
@@ -21,6 +23,29 @@ def code_marks(text):
     return "\n".join(lines)
 
 
+@cache
+def constants(path):
+    """{name: value as written} of what a module assigns, also several names at once."""
+    found = {}
+    for node in ast.parse(Path(path).read_text(encoding="utf-8")).body:
+        if not isinstance(node, ast.Assign | ast.AnnAssign) or node.value is None:
+            continue
+        for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
+            together = isinstance(target, ast.Tuple) and isinstance(node.value, ast.Tuple)
+            names = target.elts if together else [target]
+            values = node.value.elts if together else [node.value]
+            for each, value in zip(names, values, strict=False):
+                if isinstance(each, ast.Name):
+                    found[each.id] = ast.unparse(value)
+    return found
+
+
+def default_of(parameter, item):
+    """As a reader may type it: private names stand for their values."""
+    text = str(parameter.default)
+    return constants(item.filepath).get(text, text) if text.startswith("_") else text
+
+
 def signature(name, item):
     """A definition on one line if it fits, else an argument a line."""
     parts = []
@@ -38,7 +63,8 @@ def signature(name, item):
         if parameter.annotation:
             text += f": {parameter.annotation}"
         if parameter.default is not None and not star:
-            text += f" = {parameter.default}" if parameter.annotation else f"={parameter.default}"
+            default = default_of(parameter, item)
+            text += f" = {default}" if parameter.annotation else f"={default}"
         parts.append(text)
     returns = f" -> {item.returns}" if item.returns else ""
     line = f"{name}({', '.join(parts)}){returns}"

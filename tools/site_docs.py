@@ -51,8 +51,11 @@ def place_of(name, pages):
     return inside[0] if inside else None
 
 
-def with_links(text, name, page, pages):
-    """Links to files of the repository become links within the site, or plain text."""
+def with_links(text, name, page, pages, titles=None):
+    """Links to files of the repository become links within the site, or plain text.
+
+    A label that is a file's name, as it reads well in a checkout, becomes the page's title.
+    """
 
     def replaced(match):
         label, target = match.groups()
@@ -69,6 +72,8 @@ def with_links(text, name, page, pages):
         place = place_of(wanted, pages)
         if place is None:
             return label
+        if re.fullmatch(r"[\w./-]+\.md", label.strip("`")):
+            label = (titles or {}).get(place, label)
         return f"[{label}]({relative(place, page)}{'#' + anchor if anchor else ''})"
 
     fenced = False
@@ -84,7 +89,12 @@ def read_pages(root):
     """{page of the site: Markdown}."""
     root = Path(root)
     pages = all_pages(root)
+    texts = {name: (root / name).read_text(encoding="utf-8") for name in pages}
+    titles = {}
+    for name, page in pages.items():
+        title = re.search(r"^# (.+)$", texts[name], re.M)
+        if title:
+            titles[page] = title[1]
     return {
-        page: with_links((root / name).read_text(encoding="utf-8"), name, page, pages)
-        for name, page in pages.items()
+        page: with_links(texts[name], name, page, pages, titles) for name, page in pages.items()
     }

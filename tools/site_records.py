@@ -76,7 +76,15 @@ def example(document):
     parts = halves(fix, "# ", language_of(record), "")
     if document["exampleFixCpp"]:
         parts += halves(document["exampleFixCpp"], "// ", "cpp", "C++: ")
+        parts.append(CPP_AROUND)
     return "\n\n".join(parts)
+
+
+CPP_AROUND = (
+    '<p class="aside">The C++ blocks are bodies of functions, with '
+    "<code>#include &lt;packattn/packattn.h&gt;</code> and <code>using namespace packattn;</code> "
+    "before them.</p>"
+)
 
 
 def halves(fix, comment, language, prefix):

@@ -79,16 +79,22 @@ def test_nothing_is_loaded_from_elsewhere(site):
 
 
 def test_the_documentation_is_there(site):
+    home = (site[0] / "peers.html").read_text(encoding="utf-8")
     for name in ("command-line", "mathematics", "dropins", "reference/python", "reference/cpp"):
         assert (site[0] / f"{name}.html").is_file(), name
+        assert f'href="{name}.html' in home, name  # the navigation leads there
+    assert 'href="kernels/index.html' in home and "What packattn lacks" in home
     python = (site[0] / "reference/python.html").read_text(encoding="utf-8")
     assert 'id="kda_chunk"' in python and 'id="packedbatch"' in python
+    assert "_UNBOUNDED" not in python
     cpp = (site[0] / "reference/cpp.html").read_text(encoding="utf-8")
     assert 'id="packedbatch"' in cpp and 'id="check_attention"' in cpp
 
 
 def test_links_of_the_repository_become_links_of_the_site():
     pages = {"docs/a.md": "a.md", "DESIGN.md": "project/design.md"}
+    titled = with_links("[a.md](a.md) [`b.md`](b.md)", "docs/c.md", "c.md", {"docs/a.md": "a.md", "docs/b.md": "b.md"}, {"a.md": "A"})
+    assert titled == "[A](a.md) [`b.md`](b.md)\n"
     text = "[d](../DESIGN.md#x) [w](https://w) [none](../src/x.cpp)\n```\n[d](../DESIGN.md)\n```"
     assert with_links(text, "docs/a.md", "a.md", pages).splitlines() == [
         "[d](project/design.md#x) [w](https://w) none",
