@@ -72,7 +72,7 @@ def test_a_page_is_opened_its_fix_copied_and_a_related_error_followed(page):
     page.wait_for_function("document.querySelectorAll('table.records tr:not([hidden])').length < 12")
     page.click("table.records tr:visible a >> text=PA2007")
     assert "decreases" in page.locator("h1").inner_text()
-    after = page.locator(".after .highlight")
+    after = page.locator(".after .highlight").first
     after.hover()
     after.locator("button.md-clipboard, .md-code__button[data-md-type=copy]").first.click()
     assert "np.cumsum(lengths)" in page.evaluate("navigator.clipboard.readText()")
