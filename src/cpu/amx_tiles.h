@@ -42,6 +42,12 @@ class HardwareTiles {
     __asm__ volatile("tileloadd (%1,%2,1), %%tmm%c0" ::"i"(tile), "r"(from), "r"(stride)
                      : "memory");
   }
+  /// The same for what is not needed again soon.
+  template <int tile>
+  static void load_passing(const void* from, std::int64_t stride) {
+    __asm__ volatile("tileloaddt1 (%1,%2,1), %%tmm%c0" ::"i"(tile), "r"(from), "r"(stride)
+                     : "memory");
+  }
   template <int tile>
   static void store(void* to, std::int64_t stride) {
     __asm__ volatile("tilestored %%tmm%c0, (%1,%2,1)" ::"i"(tile), "r"(to), "r"(stride) : "memory");

@@ -16,34 +16,28 @@ namespace {
 
 constexpr float infinity = std::numeric_limits<float>::infinity();
 
-/// 2^(x c) for x <= 0 (or a little more) and c > 0, relative error 1.6e-7, exactly 1 at x = 0,
-/// exactly 0 from x c < -126.5 on and at -infinity. NaN stays NaN. The polynomial is the minimax
-/// one of degree 5 on [-1/2, 1/2] with constant 1; c is multiplied in where the exponent is
-/// rounded, so that x, a difference from the maximum, is exact.
+/// 2^(x c) for c > 0, relative error 1.5e-7, exactly 1 at x = 0 and 0 at -infinity. NaN stays NaN.
+/// The polynomial is the minimax one of degree 5 on [0, 1] with constant 1: what is left when the
+/// next lower integer is taken away, which the scaling instruction puts back. x, a difference from
+/// the maximum, is exact before c is multiplied in.
 class Exp2 {
  public:
-  explicit Exp2(float c) : factor_(_mm512_set1_ps(c)), lowest_(_mm512_set1_ps(-127.0F / c)) {}
+  explicit Exp2(float c) : factor_(_mm512_set1_ps(c)) {}
 
-  __m512 operator()(__m512 x) const {
-    // Adding 1.5 * 2^23 rounds to an integer and leaves it in the low bits; with 127 added there,
-    // shifting them into the exponent makes the power of two. Max keeps its second operand if that
-    // is NaN.
-    const __m512 magic = _mm512_set1_ps(12582912.0F + 127.0F);
-    x = _mm512_max_ps(lowest_, x);
-    const __m512 rounded = _mm512_fmadd_ps(x, factor_, magic);
-    const __m512 f = _mm512_fmsub_ps(x, factor_, _mm512_sub_ps(rounded, magic));
-    const __m512i power = _mm512_slli_epi32(_mm512_castps_si512(rounded), 23);
-    __m512 p = _mm512_set1_ps(1.326472731e-3F);
-    p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(9.671512991e-3F));
-    p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(5.550733585e-2F));
-    p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(2.402224243e-1F));
-    p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(6.931470037e-1F));
+  __attribute__((always_inline)) __m512 operator()(__m512 x) const {
+    const __m512 y = _mm512_mul_ps(x, factor_);
+    const __m512 f = _mm512_reduce_ps(y, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC);
+    __m512 p = _mm512_set1_ps(1.867130050e-3F);
+    p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(9.017030708e-3F));
+    p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(5.579991266e-2F));
+    p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(2.401644439e-1F));
+    p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(6.931512952e-1F));
     p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(1.0F));
-    return _mm512_mul_ps(p, _mm512_castsi512_ps(power));
+    return _mm512_scalef_ps(p, y);
   }
 
  private:
-  __m512 factor_, lowest_;
+  __m512 factor_;
 };
 
 /// tanh x, relative error 3e-7 also near 0, where a softcap works most of the time.

@@ -72,112 +72,206 @@ inline void mask_scores(const StripKeys& keys, std::int64_t begin, std::int64_t 
   }
 }
 
-/// The softmax of half a strip: what of a block's scores becomes weights, two keys at a time.
-template <int terms>
+/// The softmax of a strip over a block: scores become weights, a pair of keys and half a strip at a
+/// time, so that a few instructions fit between one product and the next.
+///
+/// A row's weights refer to an older maximum until it is passed by a factor of 2^8: what was
+/// gathered so far has to be multiplied that much more rarely, and the largest score of a block
+/// need not be known before its weights are worked out. Whether it is passed concerns the row only.
+///
+/// Everything is inlined and no address is taken: what lives in memory would be written and read
+/// back around every product.
+template <int terms, int halves = 2>
 class Soften {
  public:
-  Soften(const ScoreRule& rule, std::int64_t begin, std::int64_t end, const float* scores,
-         const AmxStates& states, std::int64_t row)
-      : exp2_(rule.log2_factor), states_(states), row_(row) {
-    __m512 largest[4];
-    for (__m512& x : largest) x = _mm512_set1_ps(-infinity);
-    for (std::int64_t j = begin; j < end; j += 4) {  // NaN scores are passed over here
-      for (int i = 0; i < 4; ++i) {
-        largest[i] = _mm512_max_ps(_mm512_load_ps(scores + (j + i) * strip_rows), largest[i]);
+  /// `ahead`: finds the block's largest scores first.
+  [[gnu::always_inline]] Soften(const ScoreRule& rule, std::int64_t begin, std::int64_t end,
+                                const float* scores, std::byte* weights, const AmxStates& states,
+                                std::int64_t row, bool ahead)
+      : rule_(rule),
+        states_(states),
+        row_(row),
+        scores_(scores),
+        begin_(begin),
+        end_(end),
+        key_(begin),
+        weights_(weights),
+        exp2_(rule.log2_factor) {
+    each([&](auto h) __attribute__((always_inline)) {
+      old_[h] = _mm512_load_ps(states.maximum + row + 16 * h);
+      maximum_[h] = old_[h];
+      largest_[h] = _mm512_set1_ps(-infinity);
+      even_[h] = odd_[h] = weight_[h] = _mm512_setzero_ps();
+      if (ahead) {
+        for (std::int64_t j = begin; j < end; j += 2) keep_largest<h>(score<h>(j), score<h>(j + 1));
+        maximum_[h] = _mm512_mask_mov_ps(old_[h], outgrown<h>(), largest_[h]);
       }
-    }
-    const __m512 block =
-        _mm512_max_ps(_mm512_max_ps(largest[0], largest[1]), _mm512_max_ps(largest[2], largest[3]));
-    const __m512 old = _mm512_load_ps(states.maximum + row);
-    const __m512 lowest = _mm512_set1_ps(-infinity);
-    // A row's weights refer to an older maximum until it is passed by a factor of 2^8: what was
-    // gathered so far has to be multiplied that much more rarely. Whether it is concerns the row
-    // only.
-    const __m512 passed =
-        _mm512_mul_ps(_mm512_sub_ps(block, old), _mm512_set1_ps(rule.log2_factor));
-    const __mmask16 grows = _mm512_cmp_ps_mask(passed, _mm512_set1_ps(8.0F), _CMP_GT_OQ);
-    const __m512 maximum = _mm512_mask_mov_ps(old, grows, block);
-    _mm512_store_ps(states.maximum + row, maximum);
-    // With nothing but -infinity so far, subtract 0: the difference of infinities would be NaN.
-    subtract_ = _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(maximum, lowest, _CMP_NEQ_UQ), maximum);
-    const __mmask16 older = _mm512_cmp_ps_mask(old, lowest, _CMP_NEQ_UQ);
-    changed_ = grows & older;
-    rescale_ =
-        _mm512_mask_mov_ps(_mm512_set1_ps(1.0F), changed_, exp2_(_mm512_sub_ps(old, subtract_)));
+      subtract_[h] = finite_or_zero(maximum_[h]);
+    });
   }
 
-  /// What the weights of a block add up to: the exponentials of even and of odd keys, and as the
-  /// product with V takes them.
-  struct Sums {
-    __m512 even = _mm512_setzero_ps(), odd = _mm512_setzero_ps(), weight = _mm512_setzero_ps();
-  };
-
-  /// Keys 2 pair and 2 pair + 1.
-  void take(const float* scores, std::int64_t pair, std::byte* weights, Sums& sums) const {
-    const float* at = scores + 2 * pair * strip_rows;
-    const __m512 p0 = exp2_(_mm512_sub_ps(_mm512_load_ps(at), subtract_));
-    const __m512 p1 = exp2_(_mm512_sub_ps(_mm512_load_ps(at + strip_rows), subtract_));
-    sums.even = _mm512_add_ps(sums.even, p0);
-    sums.odd = _mm512_add_ps(sums.odd, p1);
+  /// The next pair of keys for half a strip, if one is left; the last half moves on.
+  template <int half>
+  [[gnu::always_inline]] void take() {
+    if (key_ >= end_) return;
+    const __m512 s0 = score<half>(key_), s1 = score<half>(key_ + 1);
+    keep_largest<half>(s0, s1);
+    const __m512 p0 = exp2_(_mm512_sub_ps(s0, subtract_[half]));
+    const __m512 p1 = exp2_(_mm512_sub_ps(s1, subtract_[half]));
+    even_[half] = _mm512_add_ps(even_[half], p0);
+    odd_[half] = _mm512_add_ps(odd_[half], p1);
+    std::byte* to = weights_ + key_ * (pair_bytes / 2) + 64 * half;
     const __m512i packed = pairs(p0, p1);
-    _mm512_store_si512(weights + pair * pair_bytes, packed);
+    _mm512_store_si512(to, packed);
     if constexpr (terms == 1) {
       const auto ones = (__m512bh)_mm512_set1_epi16(0x3f80);
-      sums.weight = _mm512_dpbf16_ps(sums.weight, (__m512bh)packed, ones);
+      weight_[half] = _mm512_dpbf16_ps(weight_[half], (__m512bh)packed, ones);
     } else {
       _mm512_store_si512(
-          weights + (block_keys / 2 + pair) * pair_bytes,
+          to + block_keys / 2 * pair_bytes,
           pairs(_mm512_sub_ps(p0, even_floats(packed)), _mm512_sub_ps(p1, odd_floats(packed))));
     }
+    if constexpr (half == halves - 1) key_ += 2;
+  }
+  [[gnu::always_inline]] void take_rest() {
+    while (key_ < end_) each([&](auto h) __attribute__((always_inline)) { take<h>(); });
   }
 
-  /// After all keys of a block; the values gathered so far have to be multiplied by rescale().
-  void finish(const Sums& sums) const {
-    const __m512 sum = _mm512_add_ps(sums.even, sums.odd);
-    join(states_.sum, sum);
-    join(states_.weight, terms == 1 ? sums.weight : sum);
+  /// After all pairs: joins the block to the rows' sums. Where weights referred to something too
+  /// small, all of them are worked out again, which changes nothing for the other rows.
+  [[gnu::always_inline]] void finish() {
+    if ((outgrown<0>() | outgrown<halves - 1>()) != 0) {
+      again(rule_, begin_, end_, scores_, weights_, states_, row_);
+    } else {
+      store();
+    }
   }
-  __mmask16 changed() const { return changed_; }
-  __m512 rescale() const { return rescale_; }
+  /// After that: whether values gathered so far have to be multiplied by rescale().
+  template <int half>
+  [[gnu::always_inline]] bool changed() const {
+    return (_mm512_cmp_ps_mask(now<half>(), old_[half], _CMP_NEQ_UQ) & older<half>()) != 0;
+  }
+  template <int half>
+  [[gnu::always_inline]] __m512 rescale() const {
+    const __m512 x = exp2_(_mm512_sub_ps(old_[half], finite_or_zero(now<half>())));
+    return _mm512_mask_mov_ps(_mm512_set1_ps(1.0F), older<half>(), x);
+  }
 
   static constexpr std::int64_t pair_bytes = strip_rows * 4;
 
  private:
+  template <class F>
+  [[gnu::always_inline]] static void each(F&& f) {
+    f(std::integral_constant<int, 0>());
+    if constexpr (halves == 2) f(std::integral_constant<int, 1>());
+  }
+  template <int half>
+  [[gnu::always_inline]] __m512 score(std::int64_t key) const {
+    return _mm512_load_ps(scores_ + key * strip_rows + 16 * half);
+  }
+  /// NaN is passed over.
+  template <int half>
+  [[gnu::always_inline]] void keep_largest(__m512 s0, __m512 s1) {
+    largest_[half] = _mm512_max_ps(s1, _mm512_max_ps(s0, largest_[half]));
+  }
+  template <int half>
+  [[gnu::always_inline]] __mmask16 outgrown() const {
+    const __m512 passed = _mm512_mul_ps(_mm512_sub_ps(largest_[half], maximum_[half]),
+                                        _mm512_set1_ps(rule_.log2_factor));
+    return _mm512_cmp_ps_mask(passed, _mm512_set1_ps(8.0F), _CMP_GT_OQ);
+  }
+  /// Which rows have seen a key before.
+  template <int half>
+  [[gnu::always_inline]] __mmask16 older() const {
+    return _mm512_cmp_ps_mask(old_[half], _mm512_set1_ps(-infinity), _CMP_NEQ_UQ);
+  }
+  /// With nothing but -infinity so far, 0 is subtracted: the difference of infinities would be NaN.
+  [[gnu::always_inline]] static __m512 finite_or_zero(__m512 maximum) {
+    const __mmask16 some = _mm512_cmp_ps_mask(maximum, _mm512_set1_ps(-infinity), _CMP_NEQ_UQ);
+    return _mm512_maskz_mov_ps(some, maximum);
+  }
+  template <int half>
+  [[gnu::always_inline]] __m512 now() const {
+    return _mm512_load_ps(states_.maximum + row_ + 16 * half);
+  }
   /// Pairs of bf16, p0 first, in the order of the lanes.
-  static __m512i pairs(__m512 p0, __m512 p1) {
+  [[gnu::always_inline]] static __m512i pairs(__m512 p0, __m512 p1) {
     const __m512i index =
         _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8, 23, 7, 22, 6,
                          21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
     return _mm512_permutexvar_epi16(index, to_bf16(p0, p1));
   }
-  void join(float* state, __m512 x) const {
-    _mm512_store_ps(state + row_, _mm512_fmadd_ps(_mm512_load_ps(state + row_), rescale_, x));
+
+  __attribute__((noinline)) static void again(const ScoreRule& rule, std::int64_t begin,
+                                              std::int64_t end, const float* scores,
+                                              std::byte* weights, const AmxStates& states,
+                                              std::int64_t row) {
+    Soften soften(rule, begin, end, scores, weights, states, row, true);
+    soften.take_rest();
+    soften.store();
+  }
+  [[gnu::always_inline]] void store() const {
+    each([&](auto h) __attribute__((always_inline)) {
+      _mm512_store_ps(states_.maximum + row_ + 16 * h, maximum_[h]);
+      const __m512 sum = _mm512_add_ps(even_[h], odd_[h]), by = rescale<h>();
+      const auto join = [&](float* state, __m512 x) __attribute__((always_inline)) {
+        float* at = state + row_ + 16 * h;
+        _mm512_store_ps(at, _mm512_fmadd_ps(_mm512_load_ps(at), by, x));
+      };
+      join(states_.sum, sum);
+      join(states_.weight, terms == 1 ? weight_[h] : sum);
+    });
   }
 
-  Exp2 exp2_;
+  const ScoreRule& rule_;
   const AmxStates& states_;
   std::int64_t row_;
-  __m512 subtract_, rescale_;
-  __mmask16 changed_;
+  const float* scores_;
+  std::int64_t begin_, end_, key_;
+  std::byte* weights_;
+  Exp2 exp2_;
+  // Of either half of the strip. The sums are those of the exponentials of even and of odd keys,
+  // and of the weights as the product with V takes them.
+  __m512 old_[halves], maximum_[halves], subtract_[halves], largest_[halves];
+  __m512 even_[halves], odd_[halves], weight_[halves];
 };
 
-/// Multiplies half a strip of gathered values, 16 rows in the lanes. Tiles take what is below
-/// 2^-126 for 0, but only where they visit it.
-inline void rescale_values(__m512 factor, std::int64_t value_tiles, float* values) {
+/// While it lives, results below 2^-126 are 0. Working out a subnormal weight takes the processor
+/// thirty times as long as another.
+class FlushTiny {
+ public:
+  explicit FlushTiny(bool flush = true) : old_(_MM_GET_FLUSH_ZERO_MODE()) {
+    _MM_SET_FLUSH_ZERO_MODE(flush ? _MM_FLUSH_ZERO_ON : _MM_FLUSH_ZERO_OFF);
+  }
+  ~FlushTiny() { _MM_SET_FLUSH_ZERO_MODE(old_); }
+  FlushTiny(const FlushTiny&) = delete;
+  FlushTiny& operator=(const FlushTiny&) = delete;
+
+ private:
+  unsigned old_;
+};
+
+/// Tiles take what is below 2^-126 for 0, but only where they visit it.
+inline __m512 without_tiny(__m512 x) {
   const __m512 smallest = _mm512_set1_ps(std::numeric_limits<float>::min());
+  return _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(_mm512_abs_ps(x), smallest, _CMP_NLT_UQ), x);
+}
+
+/// Multiplies half a strip of gathered values, 16 rows in the lanes.
+inline void rescale_values(__m512 factor, std::int64_t value_tiles, float* values) {
   for (std::int64_t c = 0; c < value_tiles; ++c, values += 2 * tile_floats) {
     for (int i = 0; i < 16; ++i) {
-      const __m512 x = _mm512_mul_ps(_mm512_load_ps(values + 16 * i), factor);
-      const __mmask16 kept = _mm512_cmp_ps_mask(_mm512_abs_ps(x), smallest, _CMP_NLT_UQ);
-      _mm512_store_ps(values + 16 * i, _mm512_maskz_mov_ps(kept, x));
+      _mm512_store_ps(values + 16 * i,
+                      without_tiny(_mm512_mul_ps(_mm512_load_ps(values + 16 * i), factor)));
     }
   }
 }
 
 /// Adds to `sums` what the odd values of one group of keys weigh for a strip.
 template <int terms>
-void gather_odd_values(const AttentionTile& tile, const StripKeys& keys, std::int64_t first_key,
-                       std::int64_t group, const std::byte* weights, float* sums) {
+__attribute__((noinline)) void gather_odd_values(const AttentionTile& tile, const StripKeys& keys,
+                                                 std::int64_t first_key, std::int64_t group,
+                                                 const std::byte* weights, float* sums) {
   for (std::int64_t j = group * group_keys; j < (group + 1) * group_keys; ++j) {
     const __mmask16 see[2] = {keys.see(j, 0), keys.see(j, 1)};
     if (see[0] == 0 && see[1] == 0) continue;
@@ -202,37 +296,6 @@ void gather_odd_values(const AttentionTile& tile, const StripKeys& keys, std::in
           const __m512 old = _mm512_load_ps(sum);
           _mm512_store_ps(sum, _mm512_mask3_fmadd_ps(p[h], v, old, see[h]));
         }
-      }
-    }
-  }
-}
-
-/// total = total and part, each referring to its own maximum.
-inline void merge_states(const AttentionTile& tile, const AmxStates& part, const AmxStates& total) {
-  const AmxShape shape(tile.problem);
-  const Exp2 exp2(tile.rule.log2_factor);
-  const __m512 lowest = _mm512_set1_ps(-infinity);
-  for (std::int64_t row = 0; row < std::ssize(tile.rows); row += 16) {
-    const __m512 old = _mm512_load_ps(total.maximum + row);
-    const __m512 now = _mm512_load_ps(part.maximum + row);
-    const __m512 maximum = _mm512_max_ps(old, now);
-    const __m512 subtract =
-        _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(maximum, lowest, _CMP_NEQ_UQ), maximum);
-    const __m512 old_factor = exp2(_mm512_sub_ps(old, subtract));
-    const __m512 new_factor = exp2(_mm512_sub_ps(now, subtract));
-    const auto join = [&](float* to, const float* from) {
-      const __m512 x = _mm512_mul_ps(_mm512_load_ps(from), new_factor);
-      _mm512_store_ps(to, _mm512_fmadd_ps(_mm512_load_ps(to), old_factor, x));
-    };
-    _mm512_store_ps(total.maximum + row, maximum);
-    join(total.sum + row, part.sum + row);
-    join(total.weight + row, part.weight + row);
-    const std::int64_t at =
-        row / strip_rows * shape.value_strip_floats() + row % strip_rows / 16 * tile_floats;
-    for (std::int64_t c = 0; c < shape.value_tiles; ++c) {
-      for (std::int64_t i = 0; i < tile_floats; i += 16) {
-        const std::int64_t x = at + c * 2 * tile_floats + i;
-        join(total.values + x, part.values + x);
       }
     }
   }

@@ -16,12 +16,12 @@
 #pragma once
 
 #include <algorithm>
-#include <cmath>
 #include <cstdint>
-#include <cstring>
 #include <span>
 
 #include "cpu/attention_amx.h"
+#include "cpu/attention_amx_few-inl.h"
+#include "cpu/attention_amx_finish-inl.h"
 #include "cpu/attention_amx_pack-inl.h"
 #include "cpu/attention_amx_softmax-inl.h"
 
@@ -33,6 +33,7 @@ struct Unit {
   std::int64_t first_key = 0;       ///< of the block
   std::int64_t begin = 0, end = 0;  ///< groups of the block that some row sees
   bool masked = false;              ///< some row does not see all of them
+  bool first = false;               ///< of its strip
   std::span<const TileRow> rows;
   PackedKeys packed;
 };
@@ -55,9 +56,11 @@ class Units {
           tile_.rows.subspan(first, std::min<std::size_t>(strip_rows, tile_.rows.size() - first));
       const std::int64_t begin = std::max(split_, rows.front().visible.begin);
       const std::int64_t end = std::min(split_ + key_split, rows.back().visible.end);
-      block_ = block_ < 0 ? begin / block_keys * block_keys : block_ + block_keys;
+      const bool first_block = block_ < 0;
+      block_ = first_block ? begin / block_keys * block_keys : block_ + block_keys;
       if (block_ >= end || begin >= end) continue;
       take(unit, rows, {std::max(begin, block_), std::min(end, block_ + block_keys)});
+      unit.first = first_block;
       return true;
     }
     return false;
@@ -100,20 +103,7 @@ class Attend {
 
   void operator()(std::int64_t split, const PackedKeys* shared) {
     clear();
-    Units units(tile_, split, shared, pack_keys<terms>, w_);
-    Unit older, now, newer;
-    bool have_older = false, have_now = units.next(now);
-    if (have_now) score(now, parity_, [] {});
-    while (have_now || have_older) {
-      const bool have_newer = have_now && units.next(newer);
-      if (have_now) step(have_older ? &older : nullptr, now, have_newer ? &newer : nullptr);
-      else gather(older, (parity_ + 1) % 2, [] {});
-      parity_ = (parity_ + 1) % 2;
-      older = now;
-      now = newer;
-      have_older = have_now;
-      have_now = have_newer;
-    }
+    gather_all(split, shared);
     if (odd_found_) {
       const std::int64_t strips = (std::ssize(tile_.rows) + strip_rows - 1) / strip_rows;
       for (std::int64_t i = 0; i < strips * shape_.value_strip_floats(); ++i) {
@@ -123,6 +113,25 @@ class Attend {
   }
 
  private:
+  __attribute__((noinline)) void gather_all(std::int64_t split, const PackedKeys* shared) {
+    const FlushTiny flush;
+    Units units(tile_, split, shared, pack_keys<terms>, w_);
+    Unit older, now, newer;
+    bool have_older = false, have_now = units.next(now);
+    const auto nothing = [](auto) {};
+    if (have_now) score(now, parity_, nothing);
+    while (have_now || have_older) {
+      const bool have_newer = have_now && units.next(newer);
+      if (have_now) step(have_older ? &older : nullptr, now, have_newer ? &newer : nullptr);
+      else gather(older, (parity_ + 1) % 2, nothing);
+      parity_ = (parity_ + 1) % 2;
+      older = now;
+      now = newer;
+      have_older = have_now;
+      have_now = have_newer;
+    }
+  }
+
   void clear() {
     const std::int64_t rows = round_up(std::ssize(tile_.rows), strip_rows);
     std::fill_n(w_.part.maximum, rows, -infinity);
@@ -131,9 +140,10 @@ class Attend {
     std::fill_n(w_.part.values, rows / strip_rows * shape_.value_strip_floats(), 0.0F);
   }
 
-  /// S^T of a unit into the buffer `parity`. `between` is called after each step of products.
+  /// S^T of a unit into the buffer `parity`. `between` is called after each product, in turn with 0
+  /// and 1.
   template <class F>
-  void score(const Unit& u, int parity, F&& between) {
+  __attribute__((always_inline)) void score(const Unit& u, int parity, F&& between) {
     const std::int64_t steps = shape_.head_steps;
     const std::byte* q = w_.q + u.strip * shape_.query_strip_bytes();
     float* scores = w_.scores[parity];
@@ -148,8 +158,7 @@ class Attend {
         for (int a = 0; a < terms; ++a) {
           for (int b = 0; b < terms; ++b) {
             multiply(k + (a * steps + s) * tile_bytes, terms * steps * tile_bytes,
-                     q + (b * steps + s) * 2 * tile_bytes, tile_bytes, 64);
-            between();
+                     q + (b * steps + s) * 2 * tile_bytes, tile_bytes, 64, between);
           }
         }
       }
@@ -164,7 +173,7 @@ class Attend {
 
   /// O^T += V^T P^T of a unit.
   template <class F>
-  void gather(const Unit& u, int parity, F&& between) {
+  __attribute__((always_inline)) void gather(const Unit& u, int parity, F&& between) {
     float* values = w_.part.values + u.strip * shape_.value_strip_floats();
     for (std::int64_t c = 0; c < shape_.value_tiles; c += 2) {
       float* sums = values + c * 2 * tile_floats;
@@ -181,8 +190,7 @@ class Attend {
             constexpr std::int64_t row_bytes = strip_rows * 4;
             multiply(v + (a * shape_.value_tiles + c) * tile_bytes, tile_bytes,
                      w_.weights[parity] + (b * block_keys / 2 + g * group_keys / 2) * row_bytes, 64,
-                     row_bytes);
-            between();
+                     row_bytes, between);
           }
         }
       }
@@ -194,18 +202,27 @@ class Attend {
   }
 
   /// Adds the products of two tiles with two others, each load as late as its first use.
-  static void multiply(const std::byte* a, std::int64_t a_apart, const std::byte* b,
-                       std::int64_t b_apart, std::int64_t b_row_bytes) {
+  template <class F>
+  __attribute__((always_inline)) static void multiply(const std::byte* a, std::int64_t a_apart,
+                                                      const std::byte* b, std::int64_t b_apart,
+                                                      std::int64_t b_row_bytes, F&& between) {
+    constexpr std::integral_constant<int, 0> first;
+    constexpr std::integral_constant<int, 1> second;
     Tiles::template load<6>(b, b_row_bytes);
-    Tiles::template load<4>(a, 64);
+    Tiles::template load_passing<4>(a, 64);
     Tiles::template multiply<0, 4, 6>();
+    between(first);
     Tiles::template load<7>(b + b_apart, b_row_bytes);
     Tiles::template multiply<1, 4, 7>();
-    Tiles::template load<5>(a + a_apart, 64);
+    between(second);
+    Tiles::template load_passing<5>(a + a_apart, 64);
     Tiles::template multiply<2, 5, 6>();
+    between(first);
     Tiles::template multiply<3, 5, 7>();
+    between(second);
   }
 
+  /// Products are made four at a time; so many times for a unit.
   std::int64_t steps_of_score(const Unit& u) const {
     return (u.end - u.begin) * shape_.head_steps * terms * terms;
   }
@@ -216,47 +233,45 @@ class Attend {
   /// Softens `now` between the products of its neighbours.
   void step(const Unit* older, const Unit& now, const Unit* newer) {
     float* scores = w_.scores[parity_];
+    std::byte* weights = w_.weights[parity_];
     const std::int64_t begin = now.begin * group_keys, end = now.end * group_keys;
     if (!tile_.rule.plain) {
       shape_scores(tile_.rule, now.rows, now.first_key, begin, end, scores);
     }
     if (now.masked) mask_scores(StripKeys(now.rows, now.first_key), begin, end, scores);
-    const std::int64_t row = now.strip * strip_rows;
-    Soften<terms> left(tile_.rule, begin, end, scores, w_.part, row);
-    Soften<terms> right(tile_.rule, begin, end, scores + 16, w_.part, row + 16);
-
-    const std::int64_t steps =
-        (newer ? steps_of_score(*newer) : 0) + (older ? steps_of_gather(*older) : 0);
+    Soften<terms> soften(tile_.rule, begin, end, scores, weights, w_.part, now.strip * strip_rows,
+                         now.first);
+    // A pair of keys after every two products: more at once delay the products behind them.
+    const std::int64_t gaps = 2 * ((newer ? steps_of_score(*newer) : 0) +  //
+                                   (older ? steps_of_gather(*older) : 0));
     const std::int64_t pairs = (end - begin) / 2;
-    const std::int64_t pairs_a_step = steps == 0 ? pairs : (pairs + steps - 1) / steps;
-    std::byte* weights = w_.weights[parity_];
-    std::int64_t pair = begin / 2;
-    typename Soften<terms>::Sums left_sums, right_sums;
-    const auto soften_to = [&](std::int64_t stop) {
-      auto l = left_sums, r = right_sums;  // registers do not survive the products
-      for (; pair < stop; ++pair) {
-        left.take(scores, pair, weights, l);
-        right.take(scores + 16, pair, weights + 64, r);
+    const std::int64_t more = gaps == 0 ? 0 : (pairs + gaps - 1) / gaps - 1;
+    const auto between = [&](auto half) __attribute__((always_inline)) {
+      soften.template take<half>();
+      if constexpr (half == 1) {
+        for (std::int64_t i = 0; i < more; ++i) {
+          soften.template take<0>();
+          soften.template take<1>();
+        }
       }
-      left_sums = l;
-      right_sums = r;
     };
-    const auto soften = [&] { soften_to(std::min(pair + pairs_a_step, end / 2)); };
-    if (newer) score(*newer, (parity_ + 1) % 2, soften);
-    if (older) gather(*older, (parity_ + 1) % 2, soften);
-    soften_to(end / 2);
+    if (newer) score(*newer, (parity_ + 1) % 2, between);
+    if (older) gather(*older, (parity_ + 1) % 2, between);
+    soften.take_rest();
+    soften.finish();
 
-    left.finish(left_sums);
-    right.finish(right_sums);
     float* values = w_.part.values + now.strip * shape_.value_strip_floats();
     float* odd_values = w_.odd_values + now.strip * shape_.value_strip_floats();
-    const auto rescale = [&](const Soften<terms>& half, std::int64_t at) {
-      if (half.changed() == 0) return;
-      rescale_values(half.rescale(), shape_.value_tiles, values + at);
-      if (odd_found_) rescale_values(half.rescale(), shape_.value_tiles, odd_values + at);
+    const auto rescale = [&](auto half) {
+      if (!soften.template changed<half>()) return;
+      const __m512 factor = soften.template rescale<half>();
+      rescale_values(factor, shape_.value_tiles, values + half * tile_floats);
+      if (odd_found_) {
+        rescale_values(factor, shape_.value_tiles, odd_values + half * tile_floats);
+      }
     };
-    rescale(left, 0);
-    rescale(right, tile_floats);
+    rescale(std::integral_constant<int, 0>());
+    rescale(std::integral_constant<int, 1>());
     gather_odd(now, weights, odd_values);
   }
 
@@ -264,6 +279,7 @@ class Attend {
     const std::int64_t first = now.first_key / group_keys - now.packed.first_group;
     for (std::int64_t g = now.begin; g < now.end; ++g) {
       if (now.packed.odd[first + g] == 0) continue;
+      const FlushTiny exact(false);
       if (!odd_found_) {
         const std::int64_t strips = (std::ssize(tile_.rows) + strip_rows - 1) / strip_rows;
         std::fill_n(w_.odd_values, strips * shape_.value_strip_floats(), 0.0F);
@@ -285,8 +301,14 @@ template <class Tiles>
 void attend_tile(const AttentionTile& tile, std::int64_t split, const PackedKeys* packed,
                  const AmxScratch& w) {
   const Tiles tiles;
-  if (tile.problem.dtype == DType::f16) Attend<Tiles, 2>(tile, w)(split, packed);
-  else Attend<Tiles, 1>(tile, w)(split, packed);
+  const auto attend = [&]<int terms>(std::integral_constant<int, terms>) {
+    // Either way a row's bits are the same.
+    if (packed == nullptr && std::ssize(tile.rows) <= few_rows)
+      AttendFew<Tiles, terms>(tile, w)(split);
+    else Attend<Tiles, terms>(tile, w)(split, packed);
+  };
+  if (tile.problem.dtype == DType::f16) attend(std::integral_constant<int, 2>());
+  else attend(std::integral_constant<int, 1>());
 }
 
 inline void pack_tile_keys(const AttentionProblem& problem, const KeyRows& k, const KeyRows& v,
@@ -298,72 +320,6 @@ inline void pack_tile_keys(const AttentionProblem& problem, const KeyRows& k, co
 inline void load_tile_queries(const AttentionTile& tile, const AmxScratch& w) {
   if (tile.problem.dtype == DType::f16) pack_queries<2>(tile, w);
   else pack_queries<1>(tile, w);
-}
-
-/// What a row's sums are divided by, or multiplied with, and its lse.
-struct RowEnd {
-  float by = 1;
-  float lse = -infinity;
-};
-
-inline RowEnd end_of_row(const AttentionTile& tile, const AmxStates& total, std::int64_t r) {
-  const TileRow& row = tile.rows[static_cast<std::size_t>(r)];
-  const double sink = row.sink ? double{*row.sink} : -double{infinity};
-  if (row.visible.empty()) return {row.sink ? 0.0F : 1.0F, static_cast<float>(sink)};
-  const double maximum = total.maximum[r] * tile.rule.lse_factor + row.lse_offset;
-  if (!row.sink) {
-    return {total.weight[r], static_cast<float>(maximum + std::log(double{total.sum[r]}))};
-  }
-  const double largest = std::max(maximum, sink);
-  const double scale = std::exp(maximum - largest), rest = std::exp(sink - largest);
-  return {static_cast<float>(scale / (total.weight[r] * scale + rest)),
-          static_cast<float>(largest + std::log(total.sum[r] * scale + rest))};
-}
-
-/// Turns 16 rows round and writes them.
-template <class Out>
-void write_rows(const AttentionTile& tile, std::int64_t first, const float* by,
-                const float* values) {
-  const std::int64_t dims = tile.problem.value_dim;
-  const std::int64_t count = std::min<std::int64_t>(16, std::ssize(tile.rows) - first);
-  const __m512 factor = _mm512_load_ps(by);
-  const bool divide = tile.rows[static_cast<std::size_t>(first)].sink == nullptr;
-  for (std::int64_t c = 0; c < dims; c += 16, values += 2 * tile_floats) {
-    __m512i x[16];
-    for (int i = 0; i < 16; ++i) {
-      const __m512 sum = _mm512_load_ps(values + 16 * i);
-      // Adding 0 turns -0 into 0.
-      const __m512 y = _mm512_add_ps(
-          divide ? _mm512_div_ps(sum, factor) : _mm512_mul_ps(sum, factor), _mm512_setzero_ps());
-      const __mmask16 number = _mm512_cmp_ps_mask(y, y, _CMP_EQ_OQ);
-      x[i] = _mm512_mask_mov_epi32(_mm512_set1_epi32(0x7fc00000), number, _mm512_castps_si512(y));
-    }
-    transpose(x);
-    const auto mask = static_cast<__mmask16>(first_of_32(std::min<std::int64_t>(16, dims - c)));
-    for (std::int64_t i = 0; i < count; ++i) {
-      auto* out = reinterpret_cast<Out*>(tile.rows[static_cast<std::size_t>(first + i)].out);
-      store_row(_mm512_castsi512_ps(x[i]), mask, out + c);
-    }
-  }
-}
-
-inline void finish_tile(const AttentionTile& tile, const AmxStates& total) {
-  const AmxShape shape(tile.problem);
-  for (std::int64_t first = 0; first < std::ssize(tile.rows); first += 16) {
-    alignas(64) float by[16];
-    std::fill_n(by, 16, 1.0F);
-    float* values = total.values + first / strip_rows * shape.value_strip_floats() +
-                    first % strip_rows / 16 * tile_floats;
-    for (std::int64_t r = first; r < std::min<std::int64_t>(first + 16, std::ssize(tile.rows));
-         ++r) {
-      const TileRow& row = tile.rows[static_cast<std::size_t>(r)];
-      const RowEnd end = end_of_row(tile, total, r);
-      by[r - first] = end.by;
-      if (row.lse) *row.lse = end.lse;
-    }
-    with_float_type(tile.problem.out_dtype,
-                    [&]<class Out>(Out) { write_rows<Out>(tile, first, by, values); });
-  }
 }
 
 template <class Tiles>

@@ -73,6 +73,42 @@ std::vector<AttentionResult> run(const AttentionData& data) {
   return placement.run(row);
 }
 
+/// A handful of rows take another way through the kernel than a prompt's.
+TEST(AmxAttentionNumbers, ADecodedRowHasTheBitsThatItHasInItsPrompt) {
+  for (const DType dtype : {DType::bf16, DType::f16}) {
+    for (const std::int64_t dim : {24, 64, 160}) {
+      AttentionData prompt({.name = "prompt",
+                            .lengths_q = {450},
+                            .lengths_k = {450},
+                            .heads_q = 4,
+                            .head_dim = dim,
+                            .dtype = dtype,
+                            .causal = true,
+                            .window = {.left = 333},
+                            .magnitude = 8});
+      // A value that does not go through the tiles.
+      prompt.sequences[0].v[100 * 2 * static_cast<std::size_t>(dim)] =
+          dtype == DType::bf16 ? 0x1p-110F : std::numeric_limits<float>::infinity();
+      const auto whole = run(prompt);
+      if (whole.empty()) GTEST_SKIP() << "no AVX-512 with bf16";
+      for (const std::int64_t place : {0, 40, 300, 449}) {
+        AttentionData decode = prompt;
+        decode.shape.lengths_q = {1};
+        decode.shape.lengths_k = {place + 1};
+        decode.sequences[0] = prompt.cut(0, place, place + 1, 0, place + 1);
+        const auto alone = run(decode);
+        const auto width = static_cast<std::size_t>(4 * dim), at = static_cast<std::size_t>(place);
+        const auto from = whole[0].out.begin() + static_cast<std::ptrdiff_t>(at * width);
+        EXPECT_TRUE(same_bits(alone[0].out,
+                              std::vector<float>(from, from + static_cast<std::ptrdiff_t>(width)),
+                              {1, 4, dim}))
+            << to_string(dtype) << ", " << dim << " dimensions, row " << place;
+        for (std::size_t h = 0; h < 4; ++h) EXPECT_EQ(alone[0].lse[h], whole[0].lse[h * 450 + at]);
+      }
+    }
+  }
+}
+
 TEST(AmxAttentionNumbers, ALoneKeyGivesItsValueExactlyAlsoWhereTilesTakeItForZero) {
   AttentionData data(
       {.name = "tiny", .lengths_q = {5}, .lengths_k = {1}, .heads_q = 4, .dtype = DType::bf16});

@@ -25,6 +25,10 @@ class EmulatedTiles {
     load_tile(tile, from, stride);
   }
   template <int tile>
+  static void load_passing(const void* from, std::int64_t stride) {
+    load_tile(tile, from, stride);
+  }
+  template <int tile>
   static void store(void* to, std::int64_t stride) {
     store_tile(tile, to, stride);
   }
