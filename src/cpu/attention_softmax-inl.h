@@ -67,8 +67,8 @@ inline Softened soften_row(const ScoreRule& rule, KeyRange keys, KeyRange block,
     hn::Store(hn::IfThenElse(hn::RebindMask(df, hn::AndNot(before, within)), x, lowest), df,
               scores + j);
   };
-  mask_vector(begin);
-  mask_vector(end - lanes);
+  if (begin < keys.begin) mask_vector(begin);
+  if (keys.end < end) mask_vector(end - lanes);
 
   Vec largest = lowest;
   for (std::int64_t j = begin; j < end; j += lanes) {
@@ -90,8 +90,11 @@ inline Softened soften_row(const ScoreRule& rule, KeyRange keys, KeyRange block,
   if (begin > block.begin) std::fill(scores + block.begin, scores + begin, 0.0F);
   if (end < block.end) std::fill(scores + end, scores + block.end, 0.0F);
 
-  const Vec old = hn::Set(df, (old_maximum - subtract) * rule.log2_factor);
-  return {hn::GetLane(exp2(df, old)), hn::GetLane(hn::SumOfLanes(df, total))};
+  float rescale = 1;  // a row meets its maximum early; after that this is 2^0
+  if (maximum != old_maximum) {
+    rescale = hn::GetLane(exp2(df, hn::Set(df, (old_maximum - subtract) * rule.log2_factor)));
+  }
+  return {rescale, hn::GetLane(hn::SumOfLanes(df, total))};
 }
 
 inline bool sees(const TileRow& row, std::int64_t split) {
