@@ -49,10 +49,10 @@ class Serve(CommandTest):
         self.port = int(self.address.rsplit(":", 1)[1].strip("/"))
         return server
 
-    def get(self, path, method="GET"):
+    def get(self, path, method="GET", timeout=10):
         request = urllib.request.Request(self.address + path.lstrip("/"), method=method)
         try:
-            with urllib.request.urlopen(request, timeout=10) as answer:
+            with urllib.request.urlopen(request, timeout=timeout) as answer:
                 return answer.status, answer.headers, answer.read().decode()
         except urllib.error.HTTPError as refused:
             with refused:
@@ -218,6 +218,26 @@ class Serve(CommandTest):
             for connection in slow:
                 connection.close()
         self.still_answers()
+
+    def test_more_clients_than_places(self):
+        idle = [socket.create_connection(("127.0.0.1", self.port)) for _ in range(400)]
+        try:
+            for connection in idle:
+                connection.sendall(b"GET /")
+            # A place is free as soon as the first of them has been silent for too long.
+            status, _, _ = self.get("/api/errors/PA2007", timeout=25)
+            self.assertEqual(status, 200)
+        finally:
+            for connection in idle:
+                connection.close()
+        self.still_answers()
+
+    def test_no_header_of_a_clients_making(self):
+        for path in ("/%0d%0aSet-Cookie:%20a=b", "/errors%0d%0aX-Made:%20up/", "/errors%0aX:1"):
+            answer = self.raw(f"GET {path} HTTP/1.1\r\nHost: a\r\n\r\n".encode())
+            self.assertTrue(answer.startswith((b"HTTP/1.1 404", b"HTTP/1.1 400")), (path, answer))
+            for name in (b"Set-Cookie", b"X-Made", b"Location"):
+                self.assertNotIn(name, answer.split(b"\r\n\r\n")[0])
 
     def test_an_idle_connection_is_closed(self):
         with socket.create_connection(("127.0.0.1", self.port), timeout=30) as connection:
