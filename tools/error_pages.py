@@ -21,7 +21,7 @@ SECTIONS = [  # in the order of a page; (title, what it holds, needed)
 ]
 OWN_KEYS = {"id", "tags", "background", "severity", "related", "also_known_as", "example"}
 FOREIGN_KEYS = {"id", "repo", "file", "line", "class", "type", "message", "sha", "code", "accepted"}
-FOREIGN_KEYS |= {"tags", "background", "severity", "related", "example", "slug"}
+FOREIGN_KEYS |= {"tags", "background", "severity", "related", "example", "slug", "also_known_as"}
 FIELDS = {"argument", "position", "value", "limit"}
 
 ID = re.compile(r"[0-9a-f]{16}")
@@ -202,7 +202,7 @@ def check_head(page, codes):
             raise PageError(f"{path}: {word} is not lower-case words joined by '-'")
     if head["severity"] not in {"error", "warning"}:
         raise PageError(f"{path}: severity is error or warning")
-    for _, wording in head.get("also_known_as", []):
+    for _, wording in head.get("also_known_as", []) if page.own else ():
         for name in re.findall(r"\{([^}]*)\}", wording):
             if name not in FIELDS:
                 raise PageError(f"{path}: also_known_as has {{{name}}}; a fault cannot fill it")

@@ -287,12 +287,12 @@ def related_of(page, links, ids):
 
 def known_elsewhere(page, fields, made, links, ids):
     """The same fault in other libraries' words, or for a foreign record in ours."""
+    wordings = page.head.get("also_known_as", [])
     if not page.own:
         target = links.get(ids.get(page.head.get("code")))
-        if not target:
-            return []
-        return [{"library": "packattn", "message": target["errorMessage"], "id": target["id"]}]
-    wordings = page.head.get("also_known_as", [])
+        ours = [("packattn", target["errorMessage"], target["id"])] if target else []
+        known = [*ours, *((library, text, None) for library, text in wordings)]
+        return [dict(zip(("library", "message", "id"), row, strict=True)) for row in known]
     known = [
         {"library": library_of(other), "message": other_fields["errorMessage"], "id": other.id}
         for other, other_fields in made

@@ -148,7 +148,7 @@ def elsewhere(document, names):
 def verdict(document):
     if document["record"]["errorCode"]:
         return ""
-    known = [other["id"] for other in document["alsoKnownAs"]]
+    known = [o["id"] for o in document["alsoKnownAs"] if o["library"] == "packattn"]
     codes = {link["id"]: link["code"] for link in document["related"]}
     code = next((codes[name] for name in known if codes.get(name)), None)
     text = VERDICTS[bool(known)]

@@ -24,12 +24,13 @@ constexpr double surroundings_share = 0.7;
 // A pattern with more fixed text than this says enough whatever its placeholders stand for.
 constexpr std::size_t telling_weight = 16;
 
-/// What is searched, made once: patterns of all records and the index of their words.
+/// What is searched, made once: patterns of all records and the index of their words, which has a
+/// document for each line, because a page with many wordings is not further from each of them.
 struct Matcher {
   struct Line {
     std::size_t entry;
     Pattern pattern;
-    bool own_words;  ///< the record's message, not another library's wording of it
+    bool own_words;  ///< the record's message, not another wording of it
   };
   std::vector<Line> lines;
   NearestIndex index;
@@ -53,10 +54,12 @@ struct Matcher {
   static std::vector<NearestDocument> documents() {
     std::vector<NearestDocument> texts;
     for (const ReferenceEntry& entry : reference_entries()) {
-      std::string text(entry.summary.message);
-      for (const KnownWording& wording : entry.wordings) text.append(" ").append(wording.text);
-      for (const std::string_view tag : entry.summary.tags) text.append(" ").append(tag);
-      texts.push_back({std::move(text), std::string(meaning_of(entry.page))});
+      std::string about(meaning_of(entry.page));
+      for (const std::string_view tag : entry.summary.tags) about.append(" ").append(tag);
+      texts.push_back({std::string(entry.summary.message), std::move(about)});
+      for (const KnownWording& wording : entry.wordings) {
+        texts.push_back({std::string(wording.text)});
+      }
     }
     return texts;
   }
@@ -198,12 +201,16 @@ class Search {
   }
 
   void score_words(std::string_view text, double share) {
-    const std::vector<double> scores = Matcher::get().index.scores(text);
-    for (Ranked& ranked : found_) {
+    const Matcher& matcher = Matcher::get();
+    const std::vector<double> scores = matcher.index.scores(text);
+    for (std::size_t i = 0; i < scores.size(); ++i) {
+      Ranked& ranked = found_[matcher.lines[i].entry];
       // Never 1: that says the very message was recognised.
-      const double score = std::min(0.99, share * scores[ranked.entry]);
+      const double score = std::min(0.99, share * scores[i]);
       ranked.match.score = std::max(ranked.match.score, score);
-      ranked.rank = std::max(ranked.rank, score);
+      if (score <= ranked.rank) continue;
+      ranked.rank = score;
+      ranked.own_words = matcher.lines[i].own_words;
     }
   }
 

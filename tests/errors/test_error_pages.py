@@ -143,6 +143,16 @@ def test_records_fill_every_field(tree):
     assert foreign.document["alsoKnownAs"][0]["id"] == A
 
 
+def test_a_foreign_page_lists_further_messages_of_its_library(tree):
+    more = 'also_known_as:\n  - lib: "{name}[{i}] must not fall"\nseverity:'
+    edit(tree, "errors/foreign/lib-rise.md", "severity:", more)
+    assert error_gates.check(tree) == []
+    known = load_records(tree)[2].document["alsoKnownAs"]
+    assert [row["library"] for row in known] == ["packattn", "lib"]
+    assert known[1]["message"] == "{name}[{i}] must not fall"
+    assert known[1]["id"] is None
+
+
 @pytest.mark.parametrize(
     ("name", "old", "new", "expected"),
     [

@@ -173,11 +173,12 @@ export class Matcher {
         this.lines.push({ entry, pattern: new Pattern(text), own: false }),
       );
     });
+    // A document for each line: a page with many wordings is not further from each of them.
     this.index = new NearestIndex(
-      records.map((record) => ({
-        message: [record.errorMessage, ...record.wordings, ...record.tags].join(" "),
-        about: record.about,
-      })),
+      records.flatMap((record) => [
+        { message: record.errorMessage, about: [record.about, ...record.tags].join(" ") },
+        ...record.wordings.map((message) => ({ message, about: "" })),
+      ]),
     );
   }
 
@@ -239,10 +240,11 @@ export class Matcher {
     const anyRaised = list.some((candidate) => candidate.raised);
     let surroundings = 0;
     const add = (text, share) => {
-      this.index.scores(text).forEach((raw, entry) => {
+      this.index.scores(text).forEach((raw, i) => {
+        const { entry, own } = this.lines[i];
         const score = Math.min(0.99, share * raw);
         found[entry].score = Math.max(found[entry].score, score);
-        found[entry].rank = Math.max(found[entry].rank, score);
+        if (score > found[entry].rank) Object.assign(found[entry], { rank: score, own });
       });
     };
     for (const candidate of list) {
