@@ -3,12 +3,13 @@
 #include "cuda/kda_params.h"
 #include "cuda/layer_params.h"
 #include "cuda/simt_attention.h"
+#include "cuda/sm90/sm90.h"
 
 namespace packattn::cuda {
 
 // Best first.
 std::span<const AttentionImplementation> attention() {
-  static const AttentionImplementation rows[] = {simt_attention()};
+  static const AttentionImplementation rows[] = {sm90::attention_forward(), simt_attention()};
   return rows;
 }
 std::span<const KdaImplementation> kda_recurrent() {

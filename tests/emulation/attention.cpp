@@ -1,16 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tensor cores are not emulated: in place of the kernels' row, one that says so.
+// Tensor cores are not emulated: in place of the kernels' rows, some that say so.
 #include "cuda/simt_attention.h"
+#include "cuda/sm90/sm90.h"
 #include "errors/fault_list.h"
 
 namespace packattn::cuda {
+namespace {
 
-AttentionImplementation simt_attention() {
-  constexpr const char* name = "simt/attention";
+AttentionImplementation absent(std::string_view name) {
   const auto decline = [](const AttentionCall&) -> std::optional<Fault> {
-    return make_fault(Code::option_unsupported, {.argument = name, .value = "emulated threads"});
+    return make_fault(Code::option_unsupported,
+                      {.argument = "a kernel of tensor cores", .value = "emulated threads"});
   };
   return {.name = name, .decline = decline, .plan = nullptr, .run = nullptr, .on_host = false};
 }
+
+}  // namespace
+
+AttentionImplementation simt_attention() { return absent("simt/attention"); }
+AttentionImplementation sm90::attention_forward() { return absent("sm90/attention_forward"); }
 
 }  // namespace packattn::cuda

@@ -15,8 +15,7 @@
 
 namespace packattn::cuda::ptx {
 
-// ---- barriers in shared memory
-// --------------------------------------------------------------------
+// ---- barriers in shared memory ----
 
 __device__ inline void barrier_init(std::uint64_t& barrier, int arrivals) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;\n" ::"r"(shared_address(&barrier)),
@@ -54,8 +53,7 @@ __device__ inline void barrier_wait(std::uint64_t& barrier, int parity) {
   }
 }
 
-// ---- barriers by number, among some warps of a block
-// ------------------------------------------------
+// ---- barriers by number, among some warps of a block ----
 
 __device__ inline void named_barrier_sync(int id, int threads) {
   asm volatile("bar.sync %0, %1;\n" ::"r"(id), "r"(threads) : "memory");
@@ -64,8 +62,7 @@ __device__ inline void named_barrier_arrive(int id, int threads) {
   asm volatile("bar.arrive %0, %1;\n" ::"r"(id), "r"(threads) : "memory");
 }
 
-// ---- copies
-// ---------------------------------------------------------------------------------------
+// ---- copies ----
 
 /// Ordinary writes to shared memory become visible to the copy engine and the tensor cores.
 __device__ inline void shared_proxy_fence() {
@@ -92,8 +89,7 @@ __device__ inline void copy_box(void* to, const CUtensorMap& map, std::uint64_t&
       : "memory");
 }
 
-// ---- registers
-// ------------------------------------------------------------------------------------
+// ---- registers ----
 
 /// The warpgroup's threads give up registers, or wait for more, until each has `count`.
 template <int count>
@@ -105,8 +101,7 @@ __device__ inline void registers_increase() {
   asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;\n" ::"n"(count));
 }
 
-// ---- matrix products of a warpgroup
-// -----------------------------------------------------------------
+// ---- matrix products of a warpgroup ----
 
 /// Registers written before are seen by the products that follow.
 __device__ inline void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;\n" ::: "memory"); }
@@ -148,6 +143,21 @@ __device__ inline std::uint64_t wgmma_operand(const void* at, int row_groups, in
          (static_cast<std::uint64_t>(blocks >> 4) << 16) |
          (static_cast<std::uint64_t>(row_groups >> 4) << 32);
 }
+
+/// The same operand `bytes` further on.
+__device__ inline std::uint64_t wgmma_operand_at(std::uint64_t operand, int bytes) {
+  const auto low = static_cast<std::uint32_t>(operand) + static_cast<std::uint32_t>(bytes >> 4);
+  return (operand & 0xFFFFFFFF00000000U) | low;
+}
+/// The first lane's operand, the same for all. Products take operands from uniform registers; what
+/// is known to be uniform is computed there, anything else is moved there, four moves a product.
+__device__ inline std::uint64_t wgmma_uniform(std::uint64_t operand) {
+  const std::uint32_t low = __shfl_sync(0xffffffffU, static_cast<std::uint32_t>(operand), 0);
+  return (operand & 0xFFFFFFFF00000000U) | low;
+}
+/// Hides where x comes from, so that what is computed from it is not kept in registers over a loop.
+__device__ inline void forget(std::uint64_t& x) { asm volatile("" : "+l"(x)); }
+__device__ inline void forget(int& x) { asm volatile("" : "+r"(x)); }
 
 // d += a b, or d = a b if not `accumulate`: 64 rows, two columns per register of d, depth 16. The
 // overloads differ in the columns and in where A lies: shared memory or registers.

@@ -1,0 +1,424 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "cuda/sm90/forward_rows.cuh"
+
+// sm90/attention_forward: softmax attention for fp16 and bf16 on Hopper, every option.
+//
+//   S = Q K^T    x = scale, softcap, ALiBi, mask of S    m' = max(m, max x)
+//   P = exp(x - m')    l = e^(m - m') l + sum P    O = e^(m - m') O + P V    out = O / l
+//
+// An item is 128 packed rows: the query heads of a key head beside each other, token after token.
+// Blocks stay, one a multiprocessor, and take items by a counter, the heaviest sequences first.
+//
+//   warp 0       copies    Q(i+1)  K(t+2) V(t+2) by the copy engine, two stages
+//   warp 1       looks up items, four ahead
+//   groups 1, 2  64 rows each, in turns: while one's products run, the other makes weights
+//
+//   group 1   S(t+1) O+=P(t)V │ softmax(t+1)          │ S(t+2) O+=P(t+1)V │ ...
+//   group 2   softmax(t)      │ S(t+1) O+=P(t)V       │ softmax(t+1)      │ ...
+//
+// Tiles run from the last that any row sees down to the first, and one item follows the other in
+// the same stream: the first scores of the next are made beside the last O += P V of this one.
+//
+// Bits: key tiles start at key 0 and have one width for a pair of head sizes. A tile that a row
+// does not see leaves m, l and O as they are, so that where a row lies in its item, and which
+// rows lie beside it, changes nothing.
+
+namespace packattn::cuda::sm90 {
+
+/// Shared memory of a block on the cards of compute capability 9.0.
+constexpr int shared_limit = 227 * 1024;
+
+enum NamedBarrier { turn_0 = 1, turn_1, group_0, group_1 };
+
+/// `general`: scores are scaled, capped and biased one by one before they are compared.
+template <class T_, int head_, int value_, int keys_, int stages_, bool general_>
+struct ForwardConfig {
+  using T = T_;
+  static constexpr int head = head_, value = value_;
+  static constexpr int keys = keys_;  ///< of a tile; part of the implementation's bits
+  static_assert(keys == 64 || keys == 128);
+  static constexpr int stages = stages_;
+  static constexpr bool general = general_;
+  static constexpr int groups = 2;
+  static constexpr int rows = 64 * groups;
+  static constexpr int threads = warpgroup * (groups + 1);
+  /// Tiles of queries, two where they fit: the next item's arrive while this one's are in use.
+  static constexpr int query_bytes = 2 * rows * head;
+  static constexpr int key_bytes = 2 * keys * (head + value);
+  static constexpr int queries =
+      2 * query_bytes + stages * key_bytes + 2048 <= shared_limit ? 2 : 1;
+  static constexpr int item_slots = 4;  ///< items looked up before they are begun
+};
+
+template <class C>
+struct ForwardStorage {
+  using T = typename C::T;
+  alignas(1024) T q[C::queries][C::rows * C::head];
+  alignas(1024) T k[C::stages][C::keys * C::head];
+  alignas(1024) T v[C::stages][C::keys * C::value];
+  ForwardItem items[C::item_slots];
+  std::uint64_t item_full[C::item_slots], item_empty[C::item_slots];
+  std::uint64_t q_full[C::queries], q_empty[C::queries];
+  std::uint64_t k_full[C::stages], k_empty[C::stages];
+  std::uint64_t v_full[C::stages], v_empty[C::stages];
+};
+
+/// Where the n-th tile lies, and the parity of its barriers: a register instead of two for each of
+/// keys and values.
+template <int stages>
+struct Stage {
+  int index, phase;
+  __device__ explicit Stage(unsigned n)
+      : index(static_cast<int>(n % stages)), phase(static_cast<int>(n / stages % 2)) {}
+};
+
+__device__ inline void release(std::uint64_t& barrier) {
+  __syncwarp();
+  if (threadIdx.x % 32 == 0) ptx::barrier_arrive(barrier);
+}
+
+/// A tile of keys or values, by the lanes of a warp, in parts: half a tile if they are packed, what
+/// a page has of it otherwise. Parts that no row sees stay as they are.
+template <int width, int keys, class T>
+__device__ void load_tile(const AttentionParams& p, const ForwardLaunch& launch,
+                          const ForwardItem& item, const CUtensorMap& map, std::int32_t tile, T* to,
+                          std::uint64_t& full) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const int head = item.first_head / p.group;
+  const std::int32_t first = tile * keys;
+  const std::int32_t copies =
+      min(keys, item.key_end - first + launch.part_keys - 1) / launch.part_keys;
+  if (lane == 0) ptx::barrier_arrive_expect(full, copies * launch.part_keys * width * 2);
+  for (std::int32_t i = lane; i < copies; i += 32) {
+    std::int32_t page = 0;
+    std::int32_t row = first + i * launch.part_keys;
+    if (p.batch.block_table == nullptr) {
+      row += static_cast<std::int32_t>(item.k_start);
+    } else {
+      page = p.batch.block_table[item.n * p.batch.table_stride + row / p.page_size];
+      row %= p.page_size;
+    }
+#pragma unroll
+    for (int b = 0; b < width / 64; ++b) {
+      ptx::copy_box(to + (b * keys + i * launch.part_keys) * 64, map, full, 64 * b, head, row,
+                    page);
+    }
+  }
+}
+
+template <class C>
+__device__ void load_queries(const ForwardLaunch& launch, const ForwardItem& item,
+                             Stage<C::queries> at, ForwardStorage<C>& shared) {
+  ptx::barrier_wait(shared.q_empty[at.index], at.phase ^ 1);
+  if (threadIdx.x % 32 != 0) return;
+  const int box = launch.tile_rows * launch.head_chunk * 64;
+  ptx::barrier_arrive_expect(shared.q_full[at.index], C::head / 64 * box * 2);
+#pragma unroll
+  for (int b = 0; b < C::head / 64; ++b) {
+    ptx::copy_box(shared.q[at.index] + b * C::rows * 64, launch.q, shared.q_full[at.index], 64 * b,
+                  item.first_head, static_cast<int>(item.q_start) + item.first_row);
+  }
+}
+
+/// The role of one warp: looks up items, a few ahead of those in work. What an item is takes three
+/// reads of memory one after the other, about a microsecond.
+template <class C>
+__device__ void schedule(const AttentionParams& p, const ForwardLaunch& launch,
+                         ForwardStorage<C>& shared) {
+  const bool leader = threadIdx.x % 32 == 0;
+  const std::int64_t items = static_cast<std::int64_t>(*p.batch.tile_count) * launch.head_slots;
+  unsigned number = 0;
+  const auto pass_on = [&](const ForwardItem& item) {
+    const Stage<C::item_slots> at(number++);
+    ptx::barrier_wait(shared.item_empty[at.index], at.phase ^ 1);
+    if (!leader) return;
+    shared.items[at.index] = item;
+    ptx::barrier_arrive(shared.item_full[at.index]);
+  };
+  for (std::int64_t index = blockIdx.x; index < items;) {
+    const int taken = leader ? atomicAdd(launch.next, 1) : 0;
+    const ForwardItem item = make_item<C>(p, launch, index);
+    if (item.tile_begin == item.tile_end) store_nothing(p, launch, item);
+    else pass_on(item);
+    index = gridDim.x + static_cast<std::int64_t>(__shfl_sync(0xffffffffU, taken, 0));
+  }
+  pass_on(ForwardItem{});
+}
+
+/// The item of this number; one without rows ends the work.
+template <class C>
+__device__ const ForwardItem& await_item(ForwardStorage<C>& shared, unsigned number) {
+  const Stage<C::item_slots> at(number);
+  ptx::barrier_wait(shared.item_full[at.index], at.phase);
+  return shared.items[at.index];
+}
+
+/// The role of one warp: keeps the stages full. The next item's queries follow this one's first
+/// tiles, so that nobody waits for them.
+template <class C>
+__device__ void produce(const AttentionParams& p, const ForwardLaunch& launch,
+                        ForwardStorage<C>& shared) {
+  unsigned tiles = 0;
+  const ForwardItem* item = &await_item(shared, 0);
+  if (item->rows > 0) load_queries<C>(launch, *item, Stage<C::queries>(0), shared);
+  for (unsigned number = 0; item->rows > 0; ++number) {
+    const std::int32_t early = max(item->tile_end - C::stages, item->tile_begin);
+    const ForwardItem* following = nullptr;
+    for (std::int32_t tile = item->tile_end; tile-- > item->tile_begin;) {
+      const Stage<C::stages> at(tiles++);
+      ptx::barrier_wait(shared.k_empty[at.index], at.phase ^ 1);
+      load_tile<C::head, C::keys>(p, launch, *item, launch.k, tile, shared.k[at.index],
+                                  shared.k_full[at.index]);
+      ptx::barrier_wait(shared.v_empty[at.index], at.phase ^ 1);
+      load_tile<C::value, C::keys>(p, launch, *item, launch.v, tile, shared.v[at.index],
+                                   shared.v_full[at.index]);
+      if (tile != (C::queries == 1 ? item->tile_begin : early)) continue;
+      following = &await_item(shared, number + 1);
+      if (following->rows > 0) {
+        load_queries<C>(launch, *following, Stage<C::queries>(number + 1), shared);
+      }
+    }
+    release(shared.item_empty[number % C::item_slots]);
+    item = following;
+  }
+}
+
+/// S = Q K^T, started.
+template <class C>
+__device__ void start_scores(const ForwardStorage<C>& shared, int slot, int stage, int group,
+                             Pieces<C::keys>& s) {
+  static_assert(Pieces<C::keys>::count == 1);
+  const std::uint64_t q =
+      ptx::wgmma_uniform(ptx::wgmma_operand(shared.q[slot] + group * 64 * 64, 1024, 0));
+  const std::uint64_t k = ptx::wgmma_uniform(ptx::wgmma_operand(shared.k[stage], 1024, 0));
+#pragma unroll
+  for (int kk = 0; kk < C::head / 16; ++kk) {
+    const int column = kk % 4 * 32;
+    ptx::wgmma<typename C::T, ptx::Major::depth>(
+        s.at[0], ptx::wgmma_operand_at(q, kk / 4 * C::rows * 128 + column),
+        ptx::wgmma_operand_at(k, kk / 4 * C::keys * 128 + column), kk > 0);
+  }
+}
+
+/// Whether any row sees keys in the second half of a tile of 128. If none does, O += P V leaves it
+/// out: under a causal mask that is every other item's first tile.
+template <class C>
+__device__ bool is_wide(const ForwardItem& item, std::int32_t tile) {
+  // The vote tells the compiler that warps do not part here, which would make products wait.
+  return C::keys == 64 || __any_sync(0xffffffffU, item.key_end - tile * C::keys > 64);
+}
+
+/// O += P V, started.
+template <class C>
+__device__ void start_output(const ForwardStorage<C>& shared, int stage, bool wide,
+                             const Weights<C>& p, Pieces<C::value>& o) {
+  constexpr int piece = Pieces<C::value>::piece;
+  const std::uint64_t v =
+      ptx::wgmma_uniform(ptx::wgmma_operand(shared.v[stage], 1024, C::keys * 128));
+  const auto multiply = [&](int kk) {
+#pragma unroll
+    for (int n = 0; n < C::value / piece; ++n) {
+      const int at = (n * piece / 64 * C::keys + kk * 16) * 128;
+      ptx::wgmma<typename C::T, ptx::Major::width>(o.at[n], p[kk], ptx::wgmma_operand_at(v, at),
+                                                   true);
+    }
+  };
+#pragma unroll
+  for (int kk = 0; kk < 4; ++kk) multiply(kk);
+  if (C::keys == 64 || !wide) return;
+  ptx::wgmma_fence();
+#pragma unroll
+  for (int kk = 4; kk < C::keys / 16; ++kk) multiply(kk);
+}
+
+/// Rows of V past the sequence's end are somebody else's and may be NaN, which a weight of 0
+/// would not silence.
+template <class C>
+__device__ void clear_ragged(const ForwardItem& item, std::int32_t tile, int group,
+                             ForwardStorage<C>& shared, Stage<C::stages> at) {
+  const std::int32_t valid = item.k_length - tile * C::keys;
+  const std::int32_t used = is_wide<C>(item, tile) ? C::keys : 64;
+  if (valid >= used) return;
+  ptx::barrier_wait(shared.v_full[at.index], at.phase);
+  const int thread = static_cast<int>(threadIdx.x) % warpgroup;
+  for (int b = 0; b < C::value / 64; ++b) {
+    auto* rows = reinterpret_cast<uint4*>(shared.v[at.index] + b * C::keys * 64);
+    for (int i = valid * 8 + thread; i < used * 8; i += warpgroup) rows[i] = uint4{0, 0, 0, 0};
+  }
+  ptx::shared_proxy_fence();
+  ptx::named_barrier_sync(group_0 + group, warpgroup);
+}
+
+/// The role of a warpgroup: one stream of key tiles, in which an item follows the other without a
+/// pause. While O += P V of a tile runs, the scores of the tile after it become weights, be it the
+/// next item's.
+template <class C>
+__device__ void consume(const AttentionParams& p, const ForwardLaunch& launch,
+                        ForwardStorage<C>& shared, int group) {
+  if (group == 1) ptx::named_barrier_arrive(turn_0, 2 * warpgroup);
+  unsigned number = 0;
+  const ForwardItem* item = &await_item(shared, number);
+  if (item->rows == 0) return;
+  const float factor = C::general ? log2e : p.scale * log2e;
+  RowState rows = row_state<C>(p, launch, *item, group);
+  std::int32_t tile = item->tile_end - 1;
+  Pieces<C::value> o;
+  Pieces<C::keys> s;
+  Weights<C> weights;
+  float rescale[2];
+  o.clear();
+  ptx::barrier_wait(shared.q_full[0], 0);
+  ptx::barrier_wait(shared.k_full[0], 0);
+  s.pin();
+  ptx::wgmma_fence();
+  start_scores<C>(shared, 0, 0, group, s);
+  ptx::wgmma_commit();
+  ptx::wgmma_wait<0>();
+  s.pin();
+  release(shared.k_empty[0]);
+  if (tile == item->tile_begin) release(shared.q_empty[0]);
+  finish_scores<C>(p, *item, tile, rows, s);
+  softmax_step<C>(factor, rows, s, rescale);
+  round_weights<C>(s, weights);
+  unsigned tiles = 0;  // whose weights are made
+  for (;;) {
+    const Stage<C::stages> v(tiles);
+    const Stage<C::stages> k(tiles + 1);
+    clear_ragged<C>(*item, tile, group, shared, v);
+    const bool last = tile == item->tile_begin;
+    const ForwardItem* following = last ? &await_item(shared, ++number) : item;
+    if (following->rows == 0) break;
+    const Stage<C::queries> q(number);
+    if (last) ptx::barrier_wait(shared.q_full[q.index], q.phase);
+    const std::int32_t next = last ? following->tile_end - 1 : tile - 1;
+    ptx::barrier_wait(shared.k_full[k.index], k.phase);
+    ptx::named_barrier_sync(turn_0 + group, 2 * warpgroup);
+    s.pin();
+    o.pin();
+    ptx::wgmma_fence();
+    start_scores<C>(shared, q.index, k.index, group, s);
+    ptx::wgmma_commit();
+    ptx::barrier_wait(shared.v_full[v.index], v.phase);
+    ptx::wgmma_fence();
+    start_output<C>(shared, v.index, is_wide<C>(*item, tile), weights, o);
+    ptx::wgmma_commit();
+    ptx::named_barrier_arrive(turn_0 + (1 - group), 2 * warpgroup);
+    ptx::wgmma_wait<1>();
+    s.pin();
+    release(shared.k_empty[k.index]);
+    if (next == following->tile_begin) release(shared.q_empty[q.index]);
+    const RowSums done = rows;
+    if (last) rows = row_state<C>(p, launch, *following, group);
+    finish_scores<C>(p, *following, next, rows, s);
+    softmax_step<C>(factor, rows, s, rescale);
+    s.pin();
+    // The wait is in both branches: before them, the assembler moves it above the softmax.
+    if (last) {
+      ptx::wgmma_wait<0>();
+      o.pin();
+      release(shared.v_empty[v.index]);
+      store_half<C, 0>(p, launch, *item, group, done, o);
+      store_half<C, 1>(p, launch, *item, group, done, o);
+      release(shared.item_empty[(number - 1) % C::item_slots]);
+      o.clear();
+    } else {
+      ptx::wgmma_wait<0>();
+      o.pin();
+      release(shared.v_empty[v.index]);
+      rescale_output<C>(rescale, o);
+    }
+    round_weights<C>(s, weights);
+    item = following;
+    tile = next;
+    ++tiles;
+  }
+  const Stage<C::stages> v(tiles);
+  ptx::barrier_wait(shared.v_full[v.index], v.phase);
+  o.pin();
+  ptx::wgmma_fence();
+  start_output<C>(shared, v.index, is_wide<C>(*item, tile), weights, o);
+  ptx::wgmma_commit();
+  ptx::wgmma_wait<0>();
+  o.pin();
+  store_half<C, 0>(p, launch, *item, group, rows, o);
+  store_half<C, 1>(p, launch, *item, group, rows, o);
+}
+
+template <class C>
+__global__ void __launch_bounds__(C::threads, 1)
+    attention_forward_kernel(const __grid_constant__ AttentionParams p,
+                             const __grid_constant__ ForwardLaunch launch) {
+  extern __shared__ __align__(1024) std::byte bytes[];
+  auto& shared = *reinterpret_cast<ForwardStorage<C>*>(bytes);
+  if (threadIdx.x == 0) {
+    for (int i = 0; i < C::item_slots; ++i) {
+      ptx::barrier_init(shared.item_full[i], 1);
+      ptx::barrier_init(shared.item_empty[i], 4 * C::groups + 1);
+    }
+    for (int i = 0; i < C::queries; ++i) {
+      ptx::barrier_init(shared.q_full[i], 1);
+      ptx::barrier_init(shared.q_empty[i], 4 * C::groups);
+    }
+    for (int i = 0; i < C::stages; ++i) {
+      ptx::barrier_init(shared.k_full[i], 1);
+      ptx::barrier_init(shared.v_full[i], 1);
+      ptx::barrier_init(shared.k_empty[i], 4 * C::groups);
+      ptx::barrier_init(shared.v_empty[i], 4 * C::groups);
+    }
+    ptx::barrier_init_fence();
+  }
+  __syncthreads();
+  const int role = __shfl_sync(0xffffffffU, static_cast<int>(threadIdx.x) / warpgroup, 0);
+  if (role == 0) {
+    ptx::registers_decrease<56>();
+    const int warp = static_cast<int>(threadIdx.x) / 32;
+    if (warp == 0) produce<C>(p, launch, shared);
+    else if (warp == 1) schedule<C>(p, launch, shared);
+    else clear_gaps(p);
+  } else {
+    ptx::registers_increase<224>();
+    consume<C>(p, launch, shared, role - 1);
+  }
+}
+
+template <class C>
+void launch_config(const AttentionParams& p, const ForwardLaunch& launch, cudaStream_t stream) {
+  constexpr auto bytes = static_cast<int>(sizeof(ForwardStorage<C>));
+  static_assert(bytes <= shared_limit);
+  check(cudaFuncSetAttribute(attention_forward_kernel<C>,
+                             cudaFuncAttributeMaxDynamicSharedMemorySize, bytes),
+        "cudaFuncSetAttribute");
+  attention_forward_kernel<C><<<launch.blocks, C::threads, bytes, stream>>>(p, launch);
+  check(cudaGetLastError(), "sm90/attention_forward");
+}
+
+template <class T, bool general>
+void launch_bucket(const AttentionParams& p, const ForwardLaunch& launch, ForwardBucket bucket,
+                   cudaStream_t stream) {
+  constexpr auto keys = forward_keys;
+  switch (bucket) {
+    using enum ForwardBucket;
+    case d64:
+      return launch_config<ForwardConfig<T, 64, 64, keys(d64), 2, general>>(p, launch, stream);
+    case d128:
+      return launch_config<ForwardConfig<T, 128, 128, keys(d128), 2, general>>(p, launch, stream);
+    case d192_128:
+      return launch_config<ForwardConfig<T, 192, 128, keys(d192_128), 2, general>>(p, launch,
+                                                                                   stream);
+    case d192:
+      return launch_config<ForwardConfig<T, 192, 192, keys(d192), 2, general>>(p, launch, stream);
+    case d256:
+      return launch_config<ForwardConfig<T, 256, 256, keys(d256), 2, general>>(p, launch, stream);
+  }
+}
+
+template <class T>
+void launch_forward(const AttentionParams& p, const ForwardLaunch& launch, ForwardBucket bucket,
+                    cudaStream_t stream) {
+  p.plain ? launch_bucket<T, false>(p, launch, bucket, stream)
+          : launch_bucket<T, true>(p, launch, bucket, stream);
+}
+
+}  // namespace packattn::cuda::sm90

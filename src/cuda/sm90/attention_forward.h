@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cuda.h>
+#include <cuda_runtime_api.h>
+
+#include "cuda/attention_params.h"
+
+namespace packattn::cuda::sm90 {
+
+constexpr int forward_rows = 128;  ///< packed query rows of a block
+
+/// Head sizes that are compiled; others are padded into the next.
+enum class ForwardBucket { d64, d128, d192_128, d192, d256 };
+
+/// Keys of a tile: part of the implementation's bits.
+constexpr int forward_keys(ForwardBucket bucket) {
+  return bucket == ForwardBucket::d192 || bucket == ForwardBucket::d256 ? 64 : 128;
+}
+
+struct ForwardLaunch {
+  CUtensorMap q, k, v;
+  std::int32_t* next;       ///< counts the items that blocks have taken; 0 before the launch
+  std::int32_t tile_rows;   ///< query tokens of a tile
+  std::int32_t head_chunk;  ///< query heads of a tile, beside each other
+  std::int32_t head_slots;  ///< chunks of heads
+  std::int32_t part_keys;   ///< keys that one copy brings: 64, or what a page has of them
+  std::int32_t blocks;
+};
+
+void launch_attention_forward_bf16(const AttentionParams& p, const ForwardLaunch& launch,
+                                   ForwardBucket bucket, cudaStream_t stream);
+void launch_attention_forward_f16(const AttentionParams& p, const ForwardLaunch& launch,
+                                  ForwardBucket bucket, cudaStream_t stream);
+
+}  // namespace packattn::cuda::sm90

@@ -1,0 +1,11 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "core/implementation_table.h"
+
+/// Kernels that use Hopper's own instructions.
+namespace packattn::cuda::sm90 {
+
+AttentionImplementation attention_forward();
+
+}  // namespace packattn::cuda::sm90
