@@ -246,6 +246,14 @@ class CppFinder : Finder {
       if (!has_text(tokens().subspan(behind + 1, end - behind - 1))) return;
     } else {
       pattern = argument_text(arguments, i);
+      // PyTorch names the condition where there is no text.
+      if (pattern.empty() && arguments.size() == 1 && token(i).text.starts_with("TORCH_CHECK")) {
+        const Tokens condition = arguments.front();
+        if (condition.empty()) return;
+        const std::size_t begin = condition.front().begin;
+        pattern = "Expected " + std::string(source().substr(begin, condition.back().end - begin)) +
+                  " to be true, but got false.";
+      }
     }
     if (pattern.empty()) return;
     add(i, class_of(token(i).text), pattern);

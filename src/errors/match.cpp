@@ -77,7 +77,8 @@ struct Matcher {
 /// A match with what decides its place beside others of score 1.
 struct Ranked {
   std::size_t entry = 0;
-  bool named = false;  ///< by code, slug or id
+  bool named = false;   ///< by code, slug or id
+  bool raised = false;  ///< on a line that starts with an exception's class, not on one around it
   bool whole = false;
   bool own_words = true;
   bool mentioned = false;  ///< the text around it names the record's library, as tracebacks do
@@ -88,7 +89,7 @@ struct Ranked {
 
 bool better(const Ranked& a, const Ranked& b) {
   const auto key = [](const Ranked& r) {
-    return std::tuple(r.rank, r.named, r.weight, r.whole, r.own_words, r.mentioned);
+    return std::tuple(r.rank, r.named, r.raised, r.weight, r.whole, r.own_words, r.mentioned);
   };
   return key(a) != key(b) ? key(a) > key(b) : a.entry < b.entry;
 }
@@ -167,6 +168,7 @@ class Search {
         }
         ranked.weight = line.pattern.weight();
         ranked.whole = found->whole;
+        ranked.raised = ranked.raised || (candidate.raised && !candidate.joined);
         ranked.own_words = line.own_words;
         ranked.rank = std::max(ranked.rank, pattern_rank(ranked.weight, found->captures));
         ranked.match.score = 1;

@@ -13,7 +13,7 @@ namespace {
 constexpr std::size_t least_weight = 7;
 // Below these, the pattern has to be the whole line, and a placeholder stands for a short value.
 constexpr std::size_t whole_line_weight = 12;
-constexpr std::size_t short_values_weight = 16;
+constexpr std::size_t short_values_weight = 24;
 
 // A piece of fixed text is looked for by its start, and has to go on for this many characters that
 // say something.
@@ -56,6 +56,8 @@ Pattern::Pattern(std::string_view source) {
     names_.emplace_back(pattern.substr(1, close - 1));
     pattern.remove_prefix(close + 1);
   }
+  // Who quotes a message leaves out its full stop.
+  if (literal.size() > 1 && literal.ends_with('.')) literal.pop_back();
   literals_.push_back(lower_case(literal));
   for (const std::string& part : literals_) weight_ += count_telling(part);
 }
@@ -94,16 +96,18 @@ std::optional<Pattern::Found> Pattern::find_at(std::string_view text, std::strin
     const std::string& next = literals_[i + 1];
     if (position >= text.size()) return {};
     // The last placeholder of a pattern takes the rest of the line.
-    const std::size_t end =
-        next.empty() && i + 1 == names_.size() ? text.size() : lowered.find(next, position + 1);
+    const bool last = i + 1 == names_.size();
+    std::size_t end = last && next.empty() ? text.size() : lowered.find(next, position + 1);
+    if (end == std::string_view::npos && last && next == ".") end = text.size();
     if (end == std::string_view::npos) return {};
     const std::string_view capture = text.substr(position, end - position);
     const bool leads = i == 0 && literals_.front().empty();
     found.captures.push_back(leads ? leading_capture(capture) : std::string(capture));
     if (leads) start = end - found.captures.back().size();
-    position = end + next.size();
+    position = std::min(end + next.size(), text.size());
   }
-  found.whole = start == 0 && position == text.size();
+  const std::string_view behind = text.substr(position);
+  found.whole = start == 0 && (behind.empty() || behind == ".");
   if (!found.whole && weight_ < whole_line_weight) return {};
   if (!plausible(found.captures)) return {};
   return found;
@@ -112,7 +116,8 @@ std::optional<Pattern::Found> Pattern::find_at(std::string_view text, std::strin
 bool Pattern::plausible(const std::vector<std::string>& captures) const {
   return weight_ >= short_values_weight ||
          std::ranges::all_of(captures, [](const std::string& capture) {
-           return capture.size() <= 60 && count_words(capture) <= 4;
+           const std::size_t words = count_words(capture);
+           return words == 1 || (words <= 4 && capture.size() <= 60);
          });
 }
 

@@ -113,6 +113,7 @@ class Scan(CommandTest):
             [
                 (2, "RuntimeError", "{x} must be on CUDA"),
                 (4, "RuntimeError", "q must be 3D, got {q.dim()} in {name}"),
+                (7, "RuntimeError", "Expected q.stride(-1) == 1 to be true, but got false."),
                 (8, "invalid_argument", "batch {b} is not positive"),
                 (9, "Error", "{name} of {b}: {q.size(0)}"),
                 (10, "CHECK_EQ", "heads of {name} differ"),

@@ -53,6 +53,8 @@ class Pattern {
     const pieces = stripped(collapsed(source)).rest.split(/\{([^}]*)\}/);
     this.literals = pieces.filter((_, i) => i % 2 === 0).map((piece) => piece.toLowerCase());
     this.names = pieces.filter((_, i) => i % 2 === 1);
+    const end = this.literals.length - 1;
+    if (this.literals[end].length > 1) this.literals[end] = this.literals[end].replace(/\.$/, "");
     this.weight = telling(this.literals.join(""));
   }
 
@@ -74,8 +76,9 @@ class Pattern {
     for (let i = 0; i < this.names.length; i += 1) {
       const next = this.literals[i + 1];
       if (position >= text.length) return null;
-      const last = next === "" && i + 1 === this.names.length;
-      const end = last ? text.length : lowered.indexOf(next, position + 1);
+      const last = i + 1 === this.names.length;
+      let end = last && next === "" ? text.length : lowered.indexOf(next, position + 1);
+      if (end < 0 && last && next === ".") end = text.length;
       if (end < 0) return null;
       let capture = text.slice(position, end);
       if (i === 0 && this.literals[0] === "") {
@@ -83,12 +86,16 @@ class Pattern {
         start = end - capture.length;
       }
       captures.push(capture);
-      position = end + next.length;
+      position = Math.min(end + next.length, text.length);
     }
-    const whole = start === 0 && position === text.length;
+    const behind = text.slice(position);
+    const whole = start === 0 && (behind === "" || behind === ".");
     if (!whole && this.weight < 12) return null;
-    const short = captures.every((capture) => capture.length <= 60 && wordCount(capture) <= 4);
-    return this.weight >= 16 || short ? { whole, captures } : null;
+    const short = captures.every((capture) => {
+      const count = wordCount(capture);
+      return count === 1 || (count <= 4 && capture.length <= 60);
+    });
+    return this.weight >= 24 || short ? { whole, captures } : null;
   }
 
   partFoundIn(lowered) {
@@ -186,7 +193,7 @@ export class Matcher {
   find(text, limit = 5) {
     const whole = collapsed(text).toLowerCase();
     const found = this.records.map((record, entry) => ({
-      record, entry, score: 0, rank: 0, named: false, weight: 0, whole: false, own: true,
+      record, entry, score: 0, rank: 0, named: false, raised: false, weight: 0, whole: false, own: true,
       mentioned: whole.includes(record.repo.split("/").pop().toLowerCase()),
       names: [], captures: [],
     }));
@@ -200,7 +207,7 @@ export class Matcher {
     const list = candidates(text);
     this.byPattern(list, found);
     this.byWords(list, found);
-    const key = (r) => [r.rank, r.named, r.weight, r.whole, r.own, r.mentioned].map(Number);
+    const key = (r) => [r.rank, r.named, r.raised, r.weight, r.whole, r.own, r.mentioned].map(Number);
     const better = (a, b) => {
       const [x, y] = [key(a), key(b)];
       const i = x.findIndex((value, at) => value !== y[at]);
@@ -219,6 +226,7 @@ export class Matcher {
         if (match) {
           ranked.weight = pattern.weight;
           ranked.whole = match.whole;
+          ranked.raised = ranked.raised || (candidate.raised && !candidate.joined);
           ranked.own = own;
           ranked.rank = Math.max(ranked.rank, patternRank(pattern.weight, match.captures));
           ranked.score = 1;
