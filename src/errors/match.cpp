@@ -23,6 +23,7 @@ constexpr std::size_t nearest_lines = 16;
 constexpr double surroundings_share = 0.7;
 // A pattern with more fixed text than this says enough whatever its placeholders stand for.
 constexpr std::size_t telling_weight = 16;
+constexpr std::size_t longest_value = 12;
 
 /// What is searched, made once: patterns of all records and the index of their words, which has a
 /// document for each line, because a page with many wordings is not further from each of them.
@@ -95,13 +96,15 @@ bool better(const Ranked& a, const Ranked& b) {
 }
 
 // "{argument} must have shape {limit}" recognises every such sentence, so a record whose words are
-// those of the sentence may be nearer: fixed text then counts by its part of the whole.
+// those of the sentence may be nearer: fixed text then counts by its part of the whole. One long
+// word, such as a path, is a value and not a sentence.
 double pattern_rank(std::size_t weight, const std::vector<std::string>& captures) {
   if (weight >= telling_weight) return 1;
   std::size_t captured = 0;
   for (const std::string& capture : captures) {
-    captured += static_cast<std::size_t>(
+    const auto letters = static_cast<std::size_t>(
         std::ranges::count_if(capture, [](unsigned char c) { return std::isalnum(c) != 0; }));
+    captured += capture.find(' ') != std::string::npos ? letters : std::min(letters, longest_value);
   }
   const auto fixed = static_cast<double>(weight);
   return 0.4 + 0.6 * fixed / (fixed + static_cast<double>(captured));

@@ -164,7 +164,12 @@ class NearestIndex {
 }
 
 function patternRank(weight, captures) {
-  return weight >= 16 ? 1 : 0.4 + (0.6 * weight) / (weight + telling(captures.join("")));
+  if (weight >= 16) return 1;
+  const captured = captures.map((capture) => {
+    const letters = telling(capture);
+    return capture.includes(" ") ? letters : Math.min(letters, 12);
+  });
+  return 0.4 + (0.6 * weight) / captured.reduce((sum, letters) => sum + letters, weight);
 }
 
 const escaped = (text) => text.replace(/[.*+?^${}()|[\]\\]/g, "\\$&");
