@@ -28,7 +28,7 @@ enum class CheckLevel {
 struct Context {
   void* stream = nullptr;  ///< a CUstream; ignored on the CPU
   /// CPU threads, at most the larger of 64 and the processors; 0 means all that the work keeps
-  /// busy.
+  /// busy, within `limit_threads`.
   int threads = 0;
   std::string implementation = {};  ///< force this one by name; empty picks the best
   CheckLevel check_level = CheckLevel::host;
@@ -39,6 +39,11 @@ struct Context {
   /// the caller's), at most once at a time.
   std::function<void(std::int64_t done, std::int64_t total)> progress = {};
 };
+
+/// From now on calls of this process with `Context::threads` 0 take at most so many threads; below
+/// 1: as many as the process may use processors. For frameworks that have such a setting of their
+/// own.
+PACKATTN_EXPORT void limit_threads(int most);
 
 enum class Op {
   attention,

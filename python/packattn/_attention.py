@@ -34,6 +34,7 @@ from ._tensors import (
     empty,
     empty_like,
     expects_gradient,
+    follow_caller,
     gradient_faults,
     recording,
     shape_of,
@@ -96,7 +97,9 @@ def attention(
     :param out: ``[Tq, Hq, Dv]`` of q's dtype, or fp32; made if not given.
     :param lse: ``[Hq, Tq]`` fp32, natural logarithm; made if ``return_lse``.
     :param implementation: a name from `packattn.implementations`; None picks the best.
-    :param threads: CPU threads, 0 for all that the process may use. Changes no bit.
+    :param threads: CPU threads, 0 for what the work keeps busy: of all that the process may use,
+        or of as many as torch uses (``torch.get_num_threads()``) once its tensors come in. Changes
+        no bit.
     :param check_level: ``"host"`` checks every value that the host has, ``"device"`` lets the
         planner check boundaries on a device; ``"full"`` is ``"host"`` and, for KDA, also the values
         of gates on the host.
@@ -153,6 +156,7 @@ def attention(
         )
     else:
         arguments = _arguments(VIEWS, found, q, k, v, out, batch, causal, rest)
+    follow_caller()
     try:
         refused = _native.attention(*arguments)
     except BaseException:
@@ -252,7 +256,9 @@ def merge_states(
         found += allocated_here("lse") if lse is None else []
     tensors = (out_a, lse_a, out_b, lse_b, out, lse)
     context = (None, plain(threads), 0, None, None)
-    _native.call(_native.merge_states, found or None, *map(view, tensors), *context)
+    views = [view(tensor) for tensor in tensors]
+    follow_caller()
+    _native.call(_native.merge_states, found or None, *views, *context)
     return out, lse
 
 

@@ -38,6 +38,7 @@ from ._tensors import (
     allocated_here,
     boundaries,
     empty,
+    follow_caller,
     gradient_faults,
     recording,
     shape_of,
@@ -277,7 +278,9 @@ def run_kda(op: str, inputs: tuple[Any, ...], options: dict[str, Any], found: li
     call = _Call(op, *inputs, options)
     call.found += found
     call.make_outputs()
-    refused = _native.kda(*call.arguments(VIEWS))
+    arguments = call.arguments(VIEWS)
+    follow_caller()
+    refused = _native.kda(*arguments)
     if refused is not None:
         raise_refusal(refused)
     return call.results()

@@ -30,6 +30,7 @@ from ._tensors import (
     allocated_here,
     boundaries,
     empty,
+    follow_caller,
     gradient_faults,
     shape_of,
 )
@@ -385,7 +386,9 @@ def _run(name: str, inputs: tuple[Any, ...], options: dict[str, Any]) -> Any:
         call.given[output] = call.make(output)
         if call.given[output] is None:
             call.found += allocated_here(output, call.count(output))
-    refused = call.layer.run(*call.arguments(VIEWS))
+    arguments = call.arguments(VIEWS)
+    follow_caller()
+    refused = call.layer.run(*arguments)
     if refused is not None:
         raise_refusal(refused)
     return call.results()

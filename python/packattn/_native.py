@@ -74,6 +74,7 @@ record_page = _function("record_page")
 find_records = _function("find_records")
 implementations = _function("implementations")
 inject_faults = _function("inject_faults")
+limit_threads = _function("limit_threads")
 last_status = _function("last_status")
 refuse = _function("refuse")
 

@@ -16,6 +16,8 @@ from typing import Any
 import numpy as np
 import tvm_ffi
 
+from . import _native
+
 Tensor = Any  # a NumPy array, a torch tensor, or any producer of DLPack
 
 # DLPack type codes of NumPy kinds. The extension types of ml_dtypes are found by name.
@@ -73,6 +75,24 @@ def _view_torch(tensor: Any) -> Any:
     return _NEGATED if tensor.is_neg() else tensor
 
 
+class _Threads:
+    """Where torch tensors come in, ``threads=0`` takes as many threads as torch would itself, which
+    is one in a worker of its data loader."""
+
+    of_caller: Callable[[], int] | None = None  # torch's, once a tensor of torch was seen
+    limit = 0
+
+
+threads = _Threads()
+
+
+def follow_caller() -> None:
+    """To be called once a call's tensors have been viewed."""
+    if threads.of_caller is not None and (most := threads.of_caller()) != threads.limit:
+        _native.limit_threads(most)
+        threads.limit = most
+
+
 def _view_nothing(_: None) -> None:
     return None
 
@@ -96,6 +116,7 @@ def _handler(kind: type) -> Callable[[Any], Any]:
         return describe
     torch = sys.modules.get("torch")
     if torch is not None and issubclass(kind, torch.Tensor):
+        threads.of_caller = torch.get_num_threads
         return _view_torch
     if hasattr(kind, "__dlpack__"):
         return _view_dlpack

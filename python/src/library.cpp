@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What Python asks of the library besides its operations: the error reference, implementations.
+#include <algorithm>
+#include <cstdint>
 #include <span>
 
 #include <tvm/ffi/extra/c_env_api.h>
@@ -84,6 +86,10 @@ TVM_FFI_STATIC_INIT_BLOCK() {
       .def("packattn.find_records", find)
       .def("packattn.implementations", implementation_names)
       .def("packattn.inject_faults", inject)
+      .def("packattn.limit_threads",
+           [](std::int64_t most) {
+             limit_threads(static_cast<int>(std::clamp<std::int64_t>(most, 0, INT32_MAX)));
+           })
       .def("packattn.last_status", status)
       .def_packed("packattn.refuse", [](ffi::PackedArgs args, ffi::Any* result) {
         CallReader call(args);

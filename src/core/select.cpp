@@ -2,6 +2,7 @@
 #include "core/select.h"
 
 #include <algorithm>
+#include <atomic>
 #include <thread>
 
 #ifdef __linux__
@@ -20,7 +21,11 @@ int count_processors() {
   return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
 }
 
+std::atomic<int> most_threads{0};
+
 }  // namespace
+
+void limit_threads(int most) { most_threads.store(most, std::memory_order_relaxed); }
 
 std::string to_string(Op op) {
   switch (op) {
@@ -44,7 +49,9 @@ int resolve_threads(int wanted, double operations) {
   // 50 us of one core; a second thread costs the call 17 us.
   constexpr double operations_per_thread = 1 << 20;
   if (operations < 2 * operations_per_thread) return 1;
-  return static_cast<int>(std::min<double>(processors, operations / operations_per_thread));
+  const int limit = most_threads.load(std::memory_order_relaxed);
+  const int most = limit > 0 ? std::min(limit, processors) : processors;
+  return static_cast<int>(std::min<double>(most, operations / operations_per_thread));
 }
 
 }  // namespace packattn

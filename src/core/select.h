@@ -84,7 +84,8 @@ const Implementation<Call>& select(ImplementationList<Call> list, const Call& ca
 }
 
 /// Threads to use for `Context::threads`: as many as it says, or else as many as there are
-/// processors and as `operations` multiply-adds keep busy for longer than waking them takes.
+/// processors, within `limit_threads`, and as `operations` multiply-adds keep busy for longer than
+/// waking them takes.
 int resolve_threads(int wanted, double operations);
 
 }  // namespace packattn

@@ -158,3 +158,28 @@ def test_other_producers_of_dlpack():
 def test_no_device_has_reported_anything():
     assert packattn.last_status() is None
     assert packattn.last_status(63) is None
+
+
+@pytest.mark.torch
+def test_threads_follow_torch():
+    torch = pytest.importorskip("torch")
+    q = torch.randn(3000, 4, 64)
+    usual = torch.get_num_threads()
+
+    def workers(**options):
+        seen = set()
+        packattn.attention(
+            q, q, q, [0, 3000], progress=lambda *_: seen.add(threading.get_ident()), **options
+        )
+        return seen
+
+    try:
+        torch.set_num_threads(1)
+        assert workers() == {threading.get_ident()}
+        if (os.cpu_count() or 1) > 1:
+            # A number that the caller gives is taken; a busy machine may start the second late.
+            assert any(len(workers(threads=2)) == 2 for _ in range(50))
+            torch.set_num_threads(2)
+            assert any(len(workers()) == 2 for _ in range(50))
+    finally:
+        torch.set_num_threads(usual)

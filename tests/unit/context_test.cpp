@@ -10,6 +10,7 @@
 
 #include "packattn/packattn.h"
 
+#include "core/select.h"
 #include "support/attention_data.h"
 #include "support/compare.h"
 #include "support/faults.h"
@@ -31,6 +32,20 @@ struct Injected {
   Injected(const Injected&) = delete;
   Injected& operator=(const Injected&) = delete;
 };
+
+TEST(Threads, OnlyAsManyAsTheWorkKeepsBusyWithinTheLimit) {
+  const int processors = resolve_threads(0, 1e15);
+  EXPECT_GE(processors, 1);
+  EXPECT_EQ(resolve_threads(0, 1e6), 1) << "waking a second thread takes longer than this work";
+  EXPECT_EQ(resolve_threads(3, 1e6), 3) << "a number that the caller gives is taken as it is";
+  limit_threads(1);
+  EXPECT_EQ(resolve_threads(0, 1e15), 1);
+  EXPECT_EQ(resolve_threads(2, 1e15), 2);
+  limit_threads(1000);
+  EXPECT_EQ(resolve_threads(0, 1e15), processors);
+  limit_threads(0);
+  EXPECT_EQ(resolve_threads(0, 1e15), processors);
+}
 
 TEST(Implementations, TheReferenceIsLastEverywhere) {
   EXPECT_EQ(implementations(Op::attention).back(), "ref/attention");
