@@ -4,6 +4,7 @@
 #include "cpu/attention_amx.h"
 
 #include <algorithm>
+#include <map>
 #include <memory>
 #include <vector>
 
@@ -32,10 +33,15 @@ struct PackWork {
   std::int64_t begin = 0, end = 0;
 };
 
+/// Work of one sequence, done for one key head after the other: a head's packed keys come from the
+/// third-level cache once, not for every tile.
+struct WorkRun { std::int64_t begin = 0, end = 0; };
+
 struct AmxPlan : AttentionPlan {
   std::vector<SharedKeys> shared;
   std::vector<std::int64_t> shared_of;  ///< [sequence], -1 for keys packed as they are met
   std::vector<PackWork> packs;
+  std::vector<WorkRun> runs;  ///< [work]: the one it belongs to
   std::size_t shared_at = 0;  ///< where in the workspace the packed keys begin
   std::size_t parts_at = 0;
 };
@@ -108,6 +114,20 @@ void plan_packs(const AttentionCall& call, AmxPlan& plan) {
   }
 }
 
+/// Brings the work of a sequence together, sequences and their work still the most costly first.
+void find_runs(AmxPlan& plan) {
+  std::map<std::int64_t, std::int64_t> order;  // of sequences, by their most costly work
+  for (const Work& work : plan.work) order.try_emplace(work.sequence, std::ssize(order));
+  std::stable_sort(plan.work.begin(), plan.work.end(), [&](const Work& a, const Work& b) {
+    return order.at(a.sequence) < order.at(b.sequence);
+  });
+  for (std::int64_t begin = 0, end = 0; begin < std::ssize(plan.work); begin = end) {
+    const auto at = [&](std::int64_t i) { return plan.work[static_cast<std::size_t>(i)].sequence; };
+    while (end < std::ssize(plan.work) && at(end) == at(begin)) ++end;
+    plan.runs.insert(plan.runs.end(), static_cast<std::size_t>(end - begin), {begin, end});
+  }
+}
+
 std::shared_ptr<const Plan> make_amx_plan(const AttentionCall& call, int threads) {
   const AmxShape shape(call.problem);
   auto plan = std::make_shared<AmxPlan>();
@@ -118,6 +138,7 @@ std::shared_ptr<const Plan> make_amx_plan(const AttentionCall& call, int threads
     return static_cast<std::int64_t>(size.used() / sizeof(float));
   });
   if (plan->work.empty()) return plan;
+  find_runs(*plan);
 
   Cutter size;
   cut_scratch(call.problem, *plan, size);
@@ -149,13 +170,17 @@ class Run {
     parallel_for_items(
         items, context_,
         [&](std::int64_t item, int worker) {
-          with_tile(plan_.work, item, worker, [&](const auto&... x) { attend(x...); });
+          const WorkRun run = plan_.runs[static_cast<std::size_t>(item / heads)];
+          const std::int64_t place = item - run.begin * heads, works = run.end - run.begin;
+          const Work& work = plan_.work[static_cast<std::size_t>(run.begin + place % works)];
+          with_tile(work, place / works, worker, [&](const auto&... x) { attend(x...); });
         },
         packs, all);
     parallel_for_items(
         joins, context_,
         [&](std::int64_t item, int worker) {
-          with_tile(plan_.joins, item, worker, [&](const auto&... x) { join(x...); });
+          const Work& work = plan_.joins[static_cast<std::size_t>(item / heads)];
+          with_tile(work, item % heads, worker, [&](const auto&... x) { join(x...); });
         },
         packs + items, all);
   }
@@ -177,10 +202,7 @@ class Run {
   }
 
   template <class F>
-  void with_tile(const std::vector<Work>& list, std::int64_t item, int worker, F&& body) const {
-    const std::int64_t heads = call_.problem.heads_k;
-    const Work& work = list[static_cast<std::size_t>(item / heads)];
-    const std::int64_t head = item % heads;
+  void with_tile(const Work& work, std::int64_t head, int worker, F&& body) const {
     Cutter memory(context_.workspace.data() +
                   plan_.scratch_bytes * static_cast<std::size_t>(worker));
     const AmxScratch w = cut_scratch(call_.problem, plan_, memory);

@@ -92,8 +92,7 @@ class AttendFew {
     std::fill_n(w_.part.maximum, strip_rows, -infinity);
     std::fill_n(w_.part.values, shape_.value_strip_floats(), 0.0F);
     gather_all(split * key_split);
-    for (std::int64_t c = 0; c < shape_.value_tiles; ++c)
-      turn_round(values_of(c), 64, values_of(c));
+    for (std::int64_t c = 0; c < shape_.value_tiles; c += 2) turn_values_round(c);
     if (!odd_found_) return;
     for (std::int64_t i = 0; i < shape_.value_strip_floats(); ++i) {
       w_.part.values[i] += w_.odd_values[i];
@@ -101,7 +100,7 @@ class AttendFew {
   }
 
  private:
-  /// A tile of rows x columns until the end, then of columns x rows.
+  /// A tile of rows x columns until the end, in the order of Pairs, then of columns x rows.
   float* values_of(std::int64_t column_tile) const {
     return w_.part.values + column_tile * 2 * tile_floats;
   }
@@ -195,28 +194,39 @@ class AttendFew {
     for (; c < shape_.value_tiles; c += 2) gather_columns<2>(rows, c);
   }
 
-  /// Pairs of keys down, columns across. True if some element was odd.
+  /// Pairs of keys down, columns across, 32 of them in the order of Pairs. True if some element was
+  /// odd.
   bool pack_values(const std::byte* const* rows, std::byte* to, NextRows& next) {
-    const std::int64_t dims = tile_.problem.value_dim;
-    __mmask32 found = 0;
-    for (std::int64_t j = 0; j < 16; ++j) {
-      for (std::int64_t c = 0; c < shape_.value_tiles; c += 2) {
-        const auto a = load_elements<terms>(rows[2 * j], 16 * c, dims - 16 * c);
-        const auto b = load_elements<terms>(rows[2 * j + 1], 16 * c, dims - 16 * c);
-        const __mmask32 odd_a = odd_elements(a.term[0]), odd_b = odd_elements(b.term[0]);
-        found |= odd_a | odd_b;
-        for (int t = 0; t < terms; ++t) {
-          const __m512i x = _mm512_maskz_mov_epi16(~odd_a, a.term[t]);
-          const __m512i y = _mm512_maskz_mov_epi16(~odd_b, b.term[t]);
-          std::byte* tile = to + (t * shape_.value_tiles + c) * tile_bytes + j * 64;
-          _mm512_store_si512(tile, interleave(x, y, true));
-          _mm512_store_si512(tile + tile_bytes, interleave(x, y, false));
+    const auto pack = [&](auto load) __attribute__((always_inline)) {
+      for (std::int64_t j = 0; j < 16; ++j) {
+        for (std::int64_t c = 0; c < shape_.value_tiles; c += 2) {
+          const auto a = load(rows[2 * j], 16 * c), b = load(rows[2 * j + 1], 16 * c);
+          for (int t = 0; t < terms; ++t) {
+            const Pairs pairs(a.term[t], b.term[t]);
+            std::byte* tile = to + (t * shape_.value_tiles + c) * tile_bytes + j * 64;
+            _mm512_store_si512(tile, pairs.low);
+            _mm512_store_si512(tile + tile_bytes, pairs.high);
+          }
         }
+        next.ask();
+        next.ask();
       }
-      next.ask();
-      next.ask();
-    }
-    return found != 0;
+    };
+    const std::int64_t dims = tile_.problem.value_dim;
+    OddWatch watch;
+    pack([&](const std::byte* row, std::int64_t at) __attribute__((always_inline)) {
+      const auto x = load_elements<terms>(row, at, dims - at);
+      watch.see(x.term[0]);
+      return x;
+    });
+    if (!watch.found()) return false;
+    pack([&](const std::byte* row, std::int64_t at) {
+      auto x = load_elements<terms>(row, at, dims - at);
+      const __mmask32 kept = ~odd_elements(x.term[0]);
+      for (__m512i& term : x.term) term = _mm512_maskz_mov_epi16(kept, term);
+      return x;
+    });
+    return true;
   }
 
   template <int count>
@@ -282,12 +292,25 @@ class AttendFew {
   }
 
   /// A tile of 4-byte units whose rows lie `row_bytes` apart, into one whose columns they are.
-  static void turn_round(const void* from, std::int64_t row_bytes, void* to) {
+  static void turn_round(const std::byte* from, std::int64_t row_bytes, std::byte* to) {
     __m512i x[16];
-    const auto* source = static_cast<const std::byte*>(from);
-    for (int i = 0; i < 16; ++i) x[i] = _mm512_load_si512(source + i * row_bytes);
+    for (int i = 0; i < 16; ++i) x[i] = _mm512_load_si512(from + i * row_bytes);
     transpose(x);
-    for (int i = 0; i < 16; ++i) _mm512_store_si512(static_cast<std::byte*>(to) + 64 * i, x[i]);
+    for (int i = 0; i < 16; ++i) _mm512_store_si512(to + 64 * i, x[i]);
+  }
+  /// Two tiles of values into their columns' order.
+  void turn_values_round(std::int64_t c) const {
+    alignas(64) std::byte turned[2][tile_bytes];
+    for (int i = 0; i < 2; ++i) {
+      turn_round(reinterpret_cast<const std::byte*>(values_of(c + i)), 64, turned[i]);
+    }
+    for (int i = 0; i < 2; ++i) {
+      for (std::int64_t place = 0; place < 16; ++place) {
+        const std::int64_t column = paired_column(place) + 4 * i;
+        _mm512_store_si512(values_of(c + column / 16) + column % 16 * 16,
+                           _mm512_load_si512(turned[i] + 64 * place));
+      }
+    }
   }
 
   const AttentionTile& tile_;

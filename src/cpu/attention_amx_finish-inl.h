@@ -67,6 +67,15 @@ inline RowEnd end_of_row(const AttentionTile& tile, const AmxStates& total, std:
           static_cast<float>(largest + std::log(total.sum[r] * scale + rest))};
 }
 
+/// sum / by, rounded correctly (where neither is tiny or not finite): a quarter of the time that
+/// the division takes. `inverse` is 1 / by.
+inline __m512 divide(__m512 sum, __m512 by, __m512 inverse) {
+  const __m512 guess = _mm512_mul_ps(sum, inverse);
+  const __m512 rest = _mm512_fnmadd_ps(guess, by, sum);
+  const __mmask16 number = _mm512_cmp_ps_mask(rest, rest, _CMP_EQ_OQ);
+  return _mm512_mask_mov_ps(guess, number, _mm512_fmadd_ps(rest, inverse, guess));
+}
+
 /// Turns 16 rows round and writes them.
 template <class Out>
 void write_rows(const AttentionTile& tile, std::int64_t first, const float* by,
@@ -74,14 +83,16 @@ void write_rows(const AttentionTile& tile, std::int64_t first, const float* by,
   const std::int64_t dims = tile.problem.value_dim;
   const std::int64_t count = std::min<std::int64_t>(16, std::ssize(tile.rows) - first);
   const __m512 factor = _mm512_load_ps(by);
-  const bool divide = tile.rows[static_cast<std::size_t>(first)].sink == nullptr;
+  const bool by_factor = tile.rows[static_cast<std::size_t>(first)].sink != nullptr;
+  const __m512 inverse = _mm512_div_ps(_mm512_set1_ps(1.0F), factor);
   for (std::int64_t c = 0; c < dims; c += 16, values += 2 * tile_floats) {
     __m512i x[16];
     for (int i = 0; i < 16; ++i) {
       const __m512 sum = _mm512_load_ps(values + 16 * i);
       // Adding 0 turns -0 into 0.
-      const __m512 y = _mm512_add_ps(
-          divide ? _mm512_div_ps(sum, factor) : _mm512_mul_ps(sum, factor), _mm512_setzero_ps());
+      const __m512 y =
+          _mm512_add_ps(by_factor ? _mm512_mul_ps(sum, factor) : divide(sum, factor, inverse),
+                        _mm512_setzero_ps());
       const __mmask16 number = _mm512_cmp_ps_mask(y, y, _CMP_EQ_OQ);
       x[i] = _mm512_mask_mov_epi32(_mm512_set1_epi32(0x7fc00000), number, _mm512_castps_si512(y));
     }

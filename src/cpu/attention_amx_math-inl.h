@@ -68,14 +68,6 @@ inline __m512 odd_floats(__m512i x) {
   return _mm512_castsi512_ps(_mm512_and_si512(x, _mm512_set1_epi32(-65536)));
 }
 
-/// Elements of a and b in turn: those of `low` the first 16 of each, else the last 16.
-inline __m512i interleave(__m512i a, __m512i b, bool low) {
-  const __m512i step = _mm512_set_epi16(47, 15, 46, 14, 45, 13, 44, 12, 43, 11, 42, 10, 41, 9, 40,
-                                        8, 39, 7, 38, 6, 37, 5, 36, 4, 35, 3, 34, 2, 33, 1, 32, 0);
-  const __m512i index = low ? step : _mm512_add_epi16(step, _mm512_set1_epi16(16));
-  return _mm512_permutex2var_epi16(a, index, b);
-}
-
 /// Floats of one row in the type of `to`; `mask` says how many. A NaN has to be the quiet one.
 inline void store_row(__m512 x, __mmask16 mask, float* to) { _mm512_mask_storeu_ps(to, mask, x); }
 inline void store_row(__m512 x, __mmask16 mask, Half* to) {

@@ -47,19 +47,66 @@ Elements<terms> load_elements(const std::byte* row, std::int64_t at, std::int64_
   }
 }
 
+constexpr short least_normal = (127 - 100) << 7, not_finite = 0x7f80;  // as bf16
+
 /// Which of 32 elements must not go through the tiles, as the first of their terms shows: those
 /// that are not finite (0 * NaN is NaN, also for a row that does not see the key), and those below
 /// 2^-100, whose products with weights could fall below 2^-126.
 inline __mmask32 odd_elements(__m512i bits) {
   const __m512i magnitude = _mm512_and_si512(bits, _mm512_set1_epi16(0x7fff));
-  constexpr short smallest = (127 - 100) << 7, infinite = 0x7f80;
-  const __m512i above = _mm512_sub_epi16(magnitude, _mm512_set1_epi16(smallest));
-  const __mmask32 outside = _mm512_cmpge_epu16_mask(above, _mm512_set1_epi16(infinite - smallest));
+  const __m512i above = _mm512_sub_epi16(magnitude, _mm512_set1_epi16(least_normal));
+  const __mmask32 outside =
+      _mm512_cmpge_epu16_mask(above, _mm512_set1_epi16(not_finite - least_normal));
   return outside & _mm512_test_epi16_mask(magnitude, magnitude);
 }
 
+/// Whether any of the elements that it was shown is odd, in fewer instructions than asking each.
+class OddWatch {
+ public:
+  [[gnu::always_inline]] void see(__m512i bits) {
+    const __m512i magnitude = _mm512_and_si512(bits, _mm512_set1_epi16(0x7fff));
+    largest_ = _mm512_max_epu16(largest_, magnitude);
+    // 0 turns into the largest: it is not odd.
+    smallest_ = _mm512_min_epu16(smallest_, _mm512_sub_epi16(magnitude, _mm512_set1_epi16(1)));
+  }
+  bool found() const {
+    return (_mm512_cmpge_epu16_mask(largest_, _mm512_set1_epi16(not_finite)) |
+            _mm512_cmplt_epu16_mask(smallest_, _mm512_set1_epi16(least_normal - 1))) != 0;
+  }
+
+ private:
+  __m512i largest_ = _mm512_setzero_si512(), smallest_ = _mm512_set1_epi16(-1);
+};
+
+/// Two rows as pairs of elements, in the order in which one instruction a vector makes them: the
+/// pair in place i of `low` is that of column paired_column(i), in `high` of paired_column(i) + 4.
+struct Pairs {
+  __m512i low, high;
+  Pairs(__m512i a, __m512i b)
+      : low(_mm512_unpacklo_epi16(a, b)), high(_mm512_unpackhi_epi16(a, b)) {}
+};
+constexpr std::int64_t paired_column(std::int64_t place) { return place / 4 * 8 + place % 4; }
+
+/// Asks for rows that are packed a block later, one at a time. Rows of one head lie pages apart,
+/// where no hardware prefetcher follows.
+class LaterRows {
+ public:
+  LaterRows(const KeyRows& rows, std::int64_t dims, std::int64_t begin, std::int64_t end)
+      : rows_(rows), bytes_(2 * dims), next_(begin), end_(end) {}
+  [[gnu::always_inline]] void ask() {
+    if (next_ >= end_) return;
+    const std::byte* row = rows_[next_++];
+    for (std::int64_t at = 0; at < bytes_; at += 64) _mm_prefetch(row + at, _MM_HINT_T1);
+  }
+
+ private:
+  const KeyRows& rows_;
+  std::int64_t bytes_, next_, end_;
+};
+
 template <int terms>
-void pack_key_group(std::int64_t dims, const std::byte* const* rows, std::byte* to) {
+void pack_key_group(std::int64_t dims, const std::byte* const* rows, LaterRows later,
+                    std::byte* to) {
   const std::int64_t steps = (dims + 31) / 32;
   for (std::int64_t j = 0; j < group_keys; ++j) {
     std::byte* row = to + j / 16 * terms * steps * tile_bytes + j % 16 * 64;
@@ -68,47 +115,58 @@ void pack_key_group(std::int64_t dims, const std::byte* const* rows, std::byte* 
       for (int t = 0; t < terms; ++t)
         _mm512_store_si512(row + (t * steps + s) * tile_bytes, x.term[t]);
     }
+    later.ask();
+  }
+}
+
+/// 32 columns of 32 keys, two tiles a term. `load(j, t)` is term t of key j.
+template <int terms, class Load>
+[[gnu::always_inline]] inline void turn_values(Load&& load, std::int64_t term_apart,
+                                               std::byte* to) {
+  for (int t = 0; t < terms; ++t, to += term_apart) {
+    for (int half = 0; half < 2; ++half) {  // one after the other: 16 vectors fit into registers
+      __m512i x[16];
+      for (int j = 0; j < 16; ++j) {
+        const Pairs pairs(load(2 * j, t), load(2 * j + 1, t));
+        x[j] = half == 0 ? pairs.low : pairs.high;
+      }
+      transpose(x);
+      for (int i = 0; i < 16; ++i) {
+        _mm512_store_si512(to + (paired_column(i) + 4 * half) * 64, x[i]);
+      }
+    }
   }
 }
 
 /// True if some element was odd.
 template <int terms>
 bool pack_value_group(std::int64_t dims, std::int64_t tiles, const std::byte* const* rows,
-                      std::byte* to) {
-  __mmask32 found = 0;
-  for (std::int64_t c = 0; c < tiles; c += 2) {
-    __m512i low[terms][16], high[terms][16];
-    for (std::int64_t j = 0; j < 16; ++j) {
-      auto a = load_elements<terms>(rows[2 * j], 16 * c, dims - 16 * c);
-      auto b = load_elements<terms>(rows[2 * j + 1], 16 * c, dims - 16 * c);
-      const __mmask32 odd_a = odd_elements(a.term[0]), odd_b = odd_elements(b.term[0]);
-      found |= odd_a | odd_b;
-      for (int t = 0; t < terms; ++t) {
-        const __m512i x = _mm512_maskz_mov_epi16(~odd_a, a.term[t]);
-        const __m512i y = _mm512_maskz_mov_epi16(~odd_b, b.term[t]);
-        low[t][j] = interleave(x, y, true);
-        high[t][j] = interleave(x, y, false);
-      }
+                      LaterRows later, std::byte* to) {
+  OddWatch watch;
+  for (std::int64_t j = 0; j < group_keys; ++j) {
+    for (std::int64_t c = 0; c < dims; c += 32) {
+      watch.see(load_elements<terms>(rows[j], c, dims - c).term[0]);
     }
-    for (int t = 0; t < terms; ++t) {
-      transpose(low[t]);
-      transpose(high[t]);
-      std::byte* tile = to + (t * tiles + c) * tile_bytes;
-      for (int i = 0; i < 16; ++i) _mm512_store_si512(tile + 64 * i, low[t][i]);
-      for (int i = 0; i < 16; ++i) _mm512_store_si512(tile + tile_bytes + 64 * i, high[t][i]);
+    later.ask();
+  }
+  const bool found = watch.found();
+  for (std::int64_t c = 0; c < 16 * tiles; c += 32, to += 2 * tile_bytes) {
+    const auto load = [&](int j, int t) __attribute__((always_inline)) {
+      const auto x = load_elements<terms>(rows[j], c, dims - c);
+      return x.term[t];
+    };
+    if (!found) {
+      turn_values<terms>(load, tiles * tile_bytes, to);
+      continue;
     }
+    turn_values<terms>(
+        [&](int j, int t) {
+          const auto x = load_elements<terms>(rows[j], c, dims - c);
+          return _mm512_maskz_mov_epi16(~odd_elements(x.term[0]), x.term[t]);
+        },
+        tiles * tile_bytes, to);
   }
-  return found != 0;
-}
-
-/// Asks for rows that are packed a block later. Rows of one head lie pages apart, where no hardware
-/// prefetcher follows.
-inline void fetch_rows(const KeyRows& rows, std::int64_t dims, std::int64_t begin,
-                       std::int64_t end) {
-  for (std::int64_t j = begin; j < end; ++j) {
-    const std::byte* row = rows[j];
-    for (std::int64_t at = 0; at < 2 * dims; at += 64) _mm_prefetch(row + at, _MM_HINT_T1);
-  }
+  return found;
 }
 
 template <int terms>
@@ -121,12 +179,12 @@ void pack_keys(const AttentionProblem& problem, const KeyRows& k, const KeyRows&
       k_rows[j] = k[first + j];
       v_rows[j] = v[first + j];
     }
-    const std::int64_t later = first + block_keys;
-    fetch_rows(k, problem.head_dim, later, std::min(later + group_keys, last));
-    fetch_rows(v, problem.value_dim, later, std::min(later + group_keys, last));
+    const std::int64_t later = first + block_keys, stop = std::min(later + group_keys, last);
     const std::int64_t group = first / group_keys - to.first_group;
-    pack_key_group<terms>(problem.head_dim, k_rows, to.keys + group * shape.key_group_bytes());
+    pack_key_group<terms>(problem.head_dim, k_rows, LaterRows(k, problem.head_dim, later, stop),
+                          to.keys + group * shape.key_group_bytes());
     to.odd[group] = pack_value_group<terms>(problem.value_dim, shape.value_tiles, v_rows,
+                                            LaterRows(v, problem.value_dim, later, stop),
                                             to.values + group * shape.value_group_bytes());
   }
 }
