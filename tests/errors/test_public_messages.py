@@ -13,6 +13,7 @@ does with an unseen message:
   c     11 of 20   more than 700 messages were taken from the libraries' sources
   d     10 of 20   checks without a text, and ranking: a full stop, long captures, raised lines
   e     11 of 20   what CUDA, Triton and mixed versions raise around attention
+  f      8 of 20   compilers, versions and what servers log
 
 Where a list had a message without any page that would be right, a page made since is right for it.
 """
@@ -34,6 +35,7 @@ MISSES = {
     "c": [],
     "d": ["NATTEN/issues/239"],
     "e": ["sglang/issues/11409"],
+    "f": ["vllm/issues/46480", "flash-linear-attention/pull/636", "torch-xpu-ops/issues/3140"],
 }
 
 
