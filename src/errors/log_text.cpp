@@ -39,6 +39,16 @@ const std::regex& prefix() {
   return pattern;
 }
 
+// A regular expression is slow to say that a line has no prefix, and most have none: what begins
+// with a letter has a colon or a quotation mark in it, or is one of a few words.
+bool may_have_prefix(std::string_view start) {
+  if (start.empty() || start.front() == '{') return false;
+  const char first = lower(start.front());
+  if (first != '_' && (first < 'a' || first > 'z')) return true;
+  return start.find_first_of(":\"") != std::string_view::npos ||
+         std::string_view("cdefirw").find(first) != std::string_view::npos;
+}
+
 std::vector<std::string> lines_of(std::string_view text) {
   std::vector<std::string> lines;
   while (!text.empty()) {
@@ -74,8 +84,8 @@ Unprefixed strip_prefix(std::string_view line) {
   bool raised = false;
   while (true) {
     const std::string_view start = line.substr(0, prefix_window);
-    if (!std::regex_search(start.begin(), start.end(), found, prefix(),
-                           std::regex_constants::match_continuous)) {
+    if (!may_have_prefix(start) || !std::regex_search(start.begin(), start.end(), found, prefix(),
+                                                      std::regex_constants::match_continuous)) {
       return {line, raised};
     }
     const auto length = static_cast<std::size_t>(found.length());

@@ -2,9 +2,7 @@
 #include "errors/nearest.h"
 
 #include <algorithm>
-#include <cctype>
 #include <cmath>
-#include <set>
 #include <utility>
 
 #include "errors/log_text.h"
@@ -15,6 +13,8 @@ namespace {
 // How much a word counts that the page has and the message has not.
 constexpr double about_share = 0.35;
 
+constexpr bool is_digit(char c) { return c >= '0' && c <= '9'; }
+
 // supports, supported -> support: the two ends that the same fault's wordings differ by.
 void cut_ending(std::string& word) {
   if (word.size() > 5 && word.ends_with("ed")) word.resize(word.size() - 2);
@@ -22,19 +22,20 @@ void cut_ending(std::string& word) {
 }
 
 // "cu_seqlens_q must be 1D" -> cu_seqlens_q cu seqlen must be 1d. Numbers are values, not words.
-std::set<std::string> words_of(std::string_view text) {
-  std::set<std::string> words;
+// Each word once, in order.
+std::vector<std::string> words_of(std::string_view text) {
+  std::vector<std::string> words;
   std::string word;
   const auto add = [&](std::string candidate) {
     cut_ending(candidate);
-    if (candidate.size() > 1 &&
-        !std::ranges::all_of(candidate, [](unsigned char c) { return std::isdigit(c) != 0; })) {
-      words.insert(std::move(candidate));
+    if (candidate.size() > 1 && !std::ranges::all_of(candidate, is_digit)) {
+      words.push_back(std::move(candidate));
     }
   };
   const auto finish = [&] {
+    if (word.empty()) return;
     add(word);
-    for (std::size_t start = 0; start < word.size();) {
+    for (std::size_t start = 0; word.find('_') != std::string::npos && start < word.size();) {
       const std::size_t end = std::min(word.find('_', start), word.size());
       add(word.substr(start, end - start));
       start = end + 1;
@@ -42,10 +43,13 @@ std::set<std::string> words_of(std::string_view text) {
     word.clear();
   };
   for (const char c : lower_case(text)) {
-    if (std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_') word += c;
+    if ((c >= 'a' && c <= 'z') || is_digit(c) || c == '_') word += c;
     else finish();
   }
   finish();
+  std::ranges::sort(words);
+  const auto repeated = std::ranges::unique(words);
+  words.erase(repeated.begin(), repeated.end());
   return words;
 }
 
@@ -54,10 +58,10 @@ std::set<std::string> words_of(std::string_view text) {
 NearestIndex::NearestIndex(const std::vector<NearestDocument>& documents)
     : totals_(documents.size(), 0.0) {
   for (std::size_t i = 0; i < documents.size(); ++i) {
-    const std::set<std::string> message = words_of(documents[i].message);
+    const std::vector<std::string> message = words_of(documents[i].message);
     for (const std::string& word : message) words_[word].message.push_back(i);
     for (const std::string& word : words_of(documents[i].about)) {
-      if (!message.contains(word)) words_[word].about.push_back(i);
+      if (!std::ranges::binary_search(message, word)) words_[word].about.push_back(i);
     }
   }
   const auto count = static_cast<double>(documents.size());
