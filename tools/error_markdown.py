@@ -44,9 +44,19 @@ def links(document):
     return "\n".join(lines)
 
 
-def wordings(document):
-    return "\n".join(
-        f"- {known['library']}: {known['message']}" for known in document["alsoKnownAs"]
+def of_same_library(document, known):
+    return known["library"] == document["record"]["repo"].split("/")[-1]
+
+
+def further_wordings(document):
+    return bullets(k["message"] for k in document["alsoKnownAs"] if of_same_library(document, k))
+
+
+def elsewhere(document):
+    return bullets(
+        f"{known['library']}: {known['message']}"
+        for known in document["alsoKnownAs"]
+        if not of_same_library(document, known)
     )
 
 
@@ -71,7 +81,8 @@ def page_of(document, page):
         ("When it happens", f"Trigger: {record['triggerScenarios']}"),
         ("Common situations", record["commonSituations"]),
         ("Prevention", bullets(record["preventionTips"])),
-        ("The same fault elsewhere", wordings(document)),
+        ("Other messages of this kind", further_wordings(document)),
+        ("The same fault elsewhere", elsewhere(document)),
         ("Related errors", links(document)),
     ]
     text = header(record)

@@ -4,6 +4,8 @@
 import re
 from html import escape
 
+from error_markdown import of_same_library
+
 # What the finder and the browser's own search for a message need of a record.
 LISTED = ("id", "errorCode", "repo", "slug", "errorMessage", "errorClass", "severity", "tags")
 
@@ -132,9 +134,17 @@ def related(document):
     return f'<ul class="cards">{"".join(rows)}</ul>' if rows else ""
 
 
+def further_wordings(document):
+    own = [k["message"] for k in document["alsoKnownAs"] if of_same_library(document, k)]
+    rows = "".join(f"<li>{message_html(text)}</li>" for text in own)
+    return f"<ul>{rows}</ul>" if rows else ""
+
+
 def elsewhere(document, names):
     rows = []
     for known in document["alsoKnownAs"]:
+        if of_same_library(document, known):
+            continue
         if known["id"] in names:
             rows.append(link_row(names[known["id"]], known["library"], known["message"]))
         else:
@@ -192,6 +202,7 @@ def record_page(document, names):
         ("Common situations", paragraphs(record["commonSituations"])),
         ("How to prevent it", items(record["preventionTips"], "ul")),
         ("Related errors", related(document)),
+        ("Other messages of this kind", further_wordings(document)),
         ("The same fault elsewhere", elsewhere(document, names)),
         ("Source", source(document)),
     ]
