@@ -7,6 +7,7 @@
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
+#include <cuda_pipeline_primitives.h>
 #include <cuda_runtime.h>
 
 #include "core/half.h"
@@ -46,6 +47,18 @@ __device__ T narrow(float x) {
   if constexpr (std::is_same_v<T, float>) return x;
   else if constexpr (std::is_same_v<T, Half>) return {__half_as_ushort(__float2half_rn(x))};
   else return {__bfloat16_as_ushort(__float2bfloat16_rn(x))};
+}
+
+/// 4, 8 or 16 aligned bytes from global to shared memory, behind the thread's back.
+template <int bytes>
+__device__ void copy_async(void* to, const void* from) {
+  __pipeline_memcpy_async(to, from, bytes);
+}
+__device__ inline void copy_async_commit() { __pipeline_commit(); }
+/// Waits until at most `pending` of the thread's committed groups are in flight.
+template <int pending>
+__device__ void copy_async_wait() {
+  __pipeline_wait_prior(pending);
 }
 
 /// Launches `kernel` with these arguments; throws PA4003 under the name `what`.

@@ -111,6 +111,9 @@ class Schedule {
 
   /// Device memory that `prepare` takes from the workspace; 0 if the schedule was uploaded.
   std::size_t workspace_bytes() const { return uploaded_ != nullptr ? 0 : array_bytes_; }
+  /// The host knew the boundaries: `uploaded` is the schedule, of any stream.
+  bool ready() const { return uploaded_ != nullptr; }
+  DeviceBatch uploaded() const { return layout(uploaded_); }
   /// Ready to be read by kernels launched on `stream` after this.
   DeviceBatch prepare(const PlannerInput& input, DeviceWorkspace& workspace,
                       cudaStream_t stream) const;

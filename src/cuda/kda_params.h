@@ -71,6 +71,21 @@ struct KdaSlotInput {
   bool columns;   ///< write is [N, S]: one state a token
 };
 
+/// What a decode call finds out by itself, beside its KdaParams.
+struct KdaStepInput {
+  KdaSlotInput slots;
+  bool resolve;                 ///< there are slots
+  bool capacity;                ///< rows after the last sequence are no fault
+  DeviceBoundaries boundaries;  ///< no data unless only the device has them
+  std::int64_t rows;            ///< of the tensors
+  StatusWord* status;
+};
+
+/// Sequences whose boundaries and slots every block looks through by itself, and tokens a sequence
+/// on average, that make a call a decode call.
+constexpr std::int64_t kda_step_sequences = 128;
+constexpr std::int64_t kda_step_tokens = 16;
+
 /// Sizes of a lane's or thread's share of a state; `vectors` of a pool depends on them.
 constexpr int kda_lane_columns = 8;
 constexpr int kda_lane_keys(std::int64_t key_dim) {
@@ -86,6 +101,8 @@ KdaSlotInput kda_slot_input(const KdaCall& call);
 void launch_kda_slots(const KdaParams& p, const KdaSlotInput& slots, KdaRow* rows,
                       StatusWord* status, cudaStream_t stream);
 
+/// The recurrence with the planner's and kda_slots' work done inside.
+void launch_kda_step(const KdaParams& p, const KdaStepInput& input, cudaStream_t stream);
 void launch_kda_recurrent(const KdaParams& p, cudaStream_t stream);
 void launch_kda_chunk(const KdaParams& p, cudaStream_t stream);
 

@@ -16,6 +16,13 @@ struct KdaSequenceView {
   KdaRow state;
 };
 
+/// The rows of sequence n's state, as resolved slots or their absence tell.
+__device__ inline KdaRow kda_sequence_rows(const KdaParams& p, std::int32_t n) {
+  if (p.rows != nullptr) return p.rows[n];
+  const bool stored = p.final.data != nullptr && p.columns.data == nullptr;
+  return {p.initial.data != nullptr ? n : -1, stored ? n : -1, 0};
+}
+
 __device__ inline KdaSequenceView kda_sequence(const KdaParams& p, std::int32_t n) {
   KdaSequenceView s{.row = n, .start = 0, .n = n, .length = p.length, .state = {}};
   if (p.batch.sequences != nullptr) {
@@ -24,12 +31,7 @@ __device__ inline KdaSequenceView kda_sequence(const KdaParams& p, std::int32_t 
     s.start = at.q_start;
     s.length = at.q_length;
   }
-  if (p.rows != nullptr) {
-    s.state = p.rows[n];
-  } else {
-    const bool stored = p.final.data != nullptr && p.columns.data == nullptr;
-    s.state = {p.initial.data != nullptr ? n : -1, stored ? n : -1, 0};
-  }
+  s.state = kda_sequence_rows(p, n);
   return s;
 }
 
@@ -83,6 +85,13 @@ struct Decay {
 /// In fp64 the sum of squares neither overflows nor costs an ulp.
 __device__ inline float norm_factor(bool l2norm, double squares, double scale) {
   return static_cast<float>(l2norm ? scale / sqrt(squares + 1e-6) : scale);
+}
+
+__device__ inline std::int64_t read_slot(const KdaSlotView& slots, std::int32_t n,
+                                         std::int64_t column) {
+  const std::int64_t at = n * slots.sequence_stride + column * slots.column_stride;
+  return slots.wide ? static_cast<const std::int64_t*>(slots.data)[at]
+                    : static_cast<const std::int32_t*>(slots.data)[at];
 }
 
 // ---- states ---------------------------------------------------------------------------------

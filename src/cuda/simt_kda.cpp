@@ -66,27 +66,14 @@ std::shared_ptr<const Plan> plan(const KdaCall& call, int) {
   return result;
 }
 
-void run(const KdaCall& call, const Plan& base, const RunContext& context,
-         void (*launch)(const KdaParams&, cudaStream_t)) {
-  const auto& planned = static_cast<const SimtKdaPlan&>(base);
-  const DeviceGuard guard(call.problem.device);
-  const cudaStream_t stream = stream_of(context);
-  raise_earlier_fault(call.problem.device.index, stream);
-  const bool resolve = has_slots(call.args);
-  DeviceWorkspace workspace(context, planned.schedule_bytes() + (resolve ? row_bytes(call) : 0));
-  KdaParams params = kda_params(call);
-  if (planned.schedule) {
-    const std::int64_t rows = call.args.q.size(1);
-    params.batch = planned.schedule->prepare(
-        planner_input(batch_of(call), rows, rows, 0, 0, whole_sequence), workspace, stream);
-  }
-  if (resolve && call.count > 0) {
-    auto* rows = workspace.take<KdaRow>(static_cast<std::size_t>(call.count));
-    launch_kda_slots(params, kda_slot_input(call), rows,
-                     status_word(call.problem.device.index, stream), stream);
-    params.rows = rows;
-  }
-  launch(params, stream);
+/// What the decode kernel takes: few tokens of few sequences, states that a lane moves in words.
+bool is_step(const KdaCall& call, const KdaParams& p) {
+  const std::int64_t tokens = call.args.q.size(1) * (call.batch == nullptr ? call.count : 1);
+  const auto moves = [&](const KdaPool& pool) {
+    return pool.data == nullptr || (pool.vectors && p.v_first);
+  };
+  return call.count <= kda_step_sequences && tokens <= call.count * kda_step_tokens &&
+         moves(p.initial) && moves(p.final);
 }
 
 KdaTensor tensor(const TensorView& x) {
@@ -176,12 +163,67 @@ KdaSlotInput kda_slot_input(const KdaCall& call) {
           .columns = call.problem.slot_columns > 0};
 }
 
+namespace {
+
+/// Schedule and slots ready in device memory, then the kernel.
+void run(const KdaCall& call, KdaParams& params, const Plan& base, const RunContext& context,
+         void (*launch)(const KdaParams&, cudaStream_t)) {
+  const auto& planned = static_cast<const SimtKdaPlan&>(base);
+  const DeviceGuard guard(call.problem.device);
+  const cudaStream_t stream = stream_of(context);
+  raise_earlier_fault(call.problem.device.index, stream);
+  const bool resolve = has_slots(call.args);
+  DeviceWorkspace workspace(context, planned.schedule_bytes() + (resolve ? row_bytes(call) : 0));
+  if (planned.schedule) {
+    const std::int64_t rows = call.args.q.size(1);
+    params.batch = planned.schedule->prepare(
+        planner_input(batch_of(call), rows, rows, 0, 0, whole_sequence), workspace, stream);
+  }
+  if (resolve && call.count > 0) {
+    auto* rows = workspace.take<KdaRow>(static_cast<std::size_t>(call.count));
+    launch_kda_slots(params, kda_slot_input(call), rows,
+                     status_word(call.problem.device.index, stream), stream);
+    params.rows = rows;
+  }
+  launch(params, stream);
+}
+
+/// One launch, without scratch memory.
+void run_step(const KdaCall& call, KdaParams& params, const Plan& base, const RunContext& context) {
+  const auto& planned = static_cast<const SimtKdaPlan&>(base);
+  const DeviceGuard guard(call.problem.device);
+  const cudaStream_t stream = stream_of(context);
+  raise_earlier_fault(call.problem.device.index, stream);
+  const std::int64_t rows = call.args.q.size(1);
+  KdaStepInput input{.slots = kda_slot_input(call),
+                     .resolve = has_slots(call.args),
+                     .capacity = false,
+                     .boundaries = {},
+                     .rows = rows,
+                     .status = status_word(call.problem.device.index, stream)};
+  if (planned.schedule && planned.schedule->ready()) {
+    params.batch = planned.schedule->uploaded();
+  } else if (planned.schedule) {
+    const PlannerInput given = planner_input(batch_of(call), rows, rows, 0, 0, whole_sequence);
+    input.boundaries = given.q;
+    input.capacity = given.capacity;
+  }
+  launch_kda_step(params, input, stream);
+}
+
+void run_recurrent(const KdaCall& call, const Plan& base, const RunContext& context) {
+  KdaParams params = kda_params(call);
+  if (is_step(call, params)) run_step(call, params, base, context);
+  else run(call, params, base, context, launch_kda_recurrent);
+}
+
+}  // namespace
+
 KdaImplementation simt_kda_recurrent() {
   return {.name = recurrent_name,
           .decline = [](const KdaCall& call) { return decline(call, recurrent_name); },
           .plan = plan,
-          .run = [](const KdaCall& call, const Plan& made,
-                    const RunContext& context) { run(call, made, context, launch_kda_recurrent); },
+          .run = run_recurrent,
           .on_host = false};
 }
 
@@ -189,8 +231,11 @@ KdaImplementation simt_kda_chunk() {
   return {.name = chunk_name,
           .decline = [](const KdaCall& call) { return decline(call, chunk_name); },
           .plan = plan,
-          .run = [](const KdaCall& call, const Plan& made,
-                    const RunContext& context) { run(call, made, context, launch_kda_chunk); },
+          .run =
+              [](const KdaCall& call, const Plan& made, const RunContext& context) {
+                KdaParams params = kda_params(call);
+                run(call, params, made, context, launch_kda_chunk);
+              },
           .on_host = false};
 }
 

@@ -23,12 +23,8 @@ struct Finding {
   __device__ long long key() const { return 8LL * sequence + argument; }
 };
 
-/// The block's lowest finding becomes the status word, unless it has one of a lower sequence. Every
-/// thread calls it; `lowest` is shared and INT64_MAX.
-__device__ inline void report(const Finding& finding, long long& lowest, StatusWord* status) {
-  if (finding.code != 0) atomicMin(&lowest, finding.key());
-  __syncthreads();
-  if (finding.code == 0 || finding.key() != lowest) return;
+/// The status word becomes this finding, unless it has one of a lower sequence.
+__device__ inline void write_status(const Finding& finding, StatusWord* status) {
   volatile StatusWord& word = *status;
   if (word.code != 0 && word.sequence <= finding.sequence) return;
   // The code last: the host looks at it first, at any time.
@@ -38,6 +34,14 @@ __device__ inline void report(const Finding& finding, long long& lowest, StatusW
   word.value = finding.value;
   __threadfence_system();
   word.code = finding.code;
+}
+
+/// The block's lowest finding becomes the status word. Every thread calls it, of a kernel of one
+/// block; `lowest` is shared and INT64_MAX.
+__device__ inline void report(const Finding& finding, long long& lowest, StatusWord* status) {
+  if (finding.code != 0) atomicMin(&lowest, finding.key());
+  __syncthreads();
+  if (finding.code != 0 && finding.key() == lowest) write_status(finding, status);
 }
 
 }  // namespace packattn::cuda

@@ -148,6 +148,7 @@ void run_grid(std::int64_t blocks, int threads, std::size_t shared_bytes,
   const auto address = reinterpret_cast<std::uintptr_t>(r.shared.data());
   r.grid.shared = r.shared.data() + (64 - address % 64) % 64;
   r.grid.blocks = blocks;
+  r.grid.threads = threads;
   for (std::int64_t block = 0; block < blocks; ++block) {
     r.grid.block = block;
     run_block();

@@ -16,6 +16,7 @@ namespace packattn::emulation {
 
 struct Grid {
   std::int64_t block = 0, blocks = 0;
+  int threads = 0;
   std::byte* shared = nullptr;
 };
 

@@ -21,6 +21,7 @@
 #define __device__
 #define __host__
 #define __global__
+#define __noinline__
 #define __launch_bounds__(...)
 #define __grid_constant__
 
@@ -33,6 +34,7 @@ namespace packattn::cuda {
 constexpr unsigned all_lanes = 0xffffffffU;
 
 inline int thread_index() { return emulation::thread(); }
+inline int block_threads() { return emulation::grid().threads; }
 inline std::int64_t block_index() { return emulation::grid().block; }
 inline std::int64_t block_count() { return emulation::grid().blocks; }
 inline int lane_index() { return emulation::thread() % 32; }
@@ -63,6 +65,16 @@ inline float __fmul_rn(float a, float b) { return a * b; }
 inline float __fadd_rn(float a, float b) { return a + b; }
 
 inline void __syncthreads() { emulation::meet_block(); }
+inline int __syncthreads_or(int x) {
+  static int any = 0;
+  any |= x;
+  __syncthreads();
+  const int result = any;
+  __syncthreads();
+  any = 0;
+  __syncthreads();
+  return result;
+}
 inline void __syncwarp() { emulation::meet_warp(); }
 inline void __threadfence_system() {}
 
@@ -91,11 +103,25 @@ T atomicMin(T* to, T value) {
   *to = std::min(old, value);
   return old;
 }
+inline unsigned atomicExch(unsigned* to, unsigned value) {
+  const unsigned old = *to;
+  *to = value;
+  return old;
+}
 inline unsigned atomicOr(unsigned* to, unsigned value) {
   const unsigned old = *to;
   *to |= value;
   return old;
 }
+
+/// Copies at once: what a kernel must wait for, it finds early.
+template <int bytes>
+void copy_async(void* to, const void* from) {
+  std::memcpy(to, from, bytes);
+}
+inline void copy_async_commit() {}
+template <int>
+void copy_async_wait() {}
 
 template <class... Parameters, class... Arguments>
 void launch(const char*, void (*kernel)(Parameters...), std::int64_t blocks, int threads,
