@@ -163,8 +163,10 @@ void run(const AttentionCall& call, const Plan& base, const RunContext& context)
   launch.tile_rows = planned.schedule.tile_rows();
   launch.head_chunk = planned.head_chunk;
   launch.head_slots = static_cast<std::int32_t>(problem.heads_q / planned.head_chunk);
+  const int keys = forward_keys(planned.bucket);
   launch.part_keys =
-      problem.paged ? static_cast<std::int32_t>(std::gcd<std::int64_t>(64, problem.page_size)) : 64;
+      problem.paged ? static_cast<std::int32_t>(std::gcd<std::int64_t>(keys, problem.page_size))
+                    : keys;
   launch.blocks = planned.blocks;
   launch.q = query_map(call, launch);
   launch.k = key_map(call, call.args.k, launch);

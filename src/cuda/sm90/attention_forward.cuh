@@ -11,8 +11,9 @@
 // An item is 128 packed rows: the query heads of a key head beside each other, token after token.
 // Blocks stay, one a multiprocessor, and take items by a counter, the heaviest sequences first.
 //
-//   warp 0       copies    Q(i+1)  K(t+2) V(t+2) by the copy engine, two stages
-//   warp 1       looks up items, four ahead
+//   warp 0       fetches K(t+2), and Q of the next item, by the copy engine
+//   warp 1       fetches V(t+3)
+//   warp 2       looks up items, four ahead
 //   groups 1, 2  64 rows each, in turns: while one's products run, the other makes weights
 //
 //   group 1   S(t+1) O+=P(t)V │ softmax(t+1)          │ S(t+2) O+=P(t+1)V │ ...
@@ -33,22 +34,28 @@ constexpr int shared_limit = 227 * 1024;
 enum NamedBarrier { turn_0 = 1, turn_1, group_0, group_1 };
 
 /// `general`: scores are scaled, capped and biased one by one before they are compared.
-template <class T_, int head_, int value_, int keys_, int stages_, bool general_>
+template <class T_, int head_, int value_, int keys_, bool general_>
 struct ForwardConfig {
   using T = T_;
   static constexpr int head = head_, value = value_;
   static constexpr int keys = keys_;  ///< of a tile; part of the implementation's bits
   static_assert(keys == 64 || keys == 128);
-  static constexpr int stages = stages_;
   static constexpr bool general = general_;
   static constexpr int groups = 2;
   static constexpr int rows = 64 * groups;
   static constexpr int threads = warpgroup * (groups + 1);
-  /// Tiles of queries, two where they fit: the next item's arrive while this one's are in use.
   static constexpr int query_bytes = 2 * rows * head;
-  static constexpr int key_bytes = 2 * keys * (head + value);
-  static constexpr int queries =
-      2 * query_bytes + stages * key_bytes + 2048 <= shared_limit ? 2 : 1;
+  static constexpr int key_bytes = 2 * keys * head;
+  static constexpr int value_bytes = 2 * keys * value;
+  static constexpr int barrier_bytes = 1024;  ///< and items
+  static constexpr int key_stages = 2;
+  /// What is left goes first to the next item's queries, then to a third tile of values, which are
+  /// given back later than keys are.
+  static constexpr int spare =
+      shared_limit - barrier_bytes - query_bytes - key_stages * key_bytes - 2 * value_bytes;
+  static_assert(spare >= 0);
+  static constexpr int queries = spare >= query_bytes ? 2 : 1;
+  static constexpr int value_stages = spare - (queries - 1) * query_bytes >= value_bytes ? 3 : 2;
   static constexpr int item_slots = 4;  ///< items looked up before they are begun
 };
 
@@ -56,13 +63,13 @@ template <class C>
 struct ForwardStorage {
   using T = typename C::T;
   alignas(1024) T q[C::queries][C::rows * C::head];
-  alignas(1024) T k[C::stages][C::keys * C::head];
-  alignas(1024) T v[C::stages][C::keys * C::value];
+  alignas(1024) T k[C::key_stages][C::keys * C::head];
+  alignas(1024) T v[C::value_stages][C::keys * C::value];
   ForwardItem items[C::item_slots];
   std::uint64_t item_full[C::item_slots], item_empty[C::item_slots];
   std::uint64_t q_full[C::queries], q_empty[C::queries];
-  std::uint64_t k_full[C::stages], k_empty[C::stages];
-  std::uint64_t v_full[C::stages], v_empty[C::stages];
+  std::uint64_t k_full[C::key_stages], k_empty[C::key_stages];
+  std::uint64_t v_full[C::value_stages], v_empty[C::value_stages];
 };
 
 /// Where the n-th tile lies, and the parity of its barriers: a register instead of two for each of
@@ -79,40 +86,54 @@ __device__ inline void release(std::uint64_t& barrier) {
   if (threadIdx.x % 32 == 0) ptx::barrier_arrive(barrier);
 }
 
-/// A tile of keys or values, by the lanes of a warp, in parts: half a tile if they are packed, what
-/// a page has of it otherwise. Parts that no row sees stay as they are.
+/// A tile of keys or values in parts of what pages have of it, by the lanes of a warp. Parts past
+/// the sequence's end stay as they are: the rows before it must be its own, seen or not, because a
+/// weight of 0 does not silence another's NaN.
+template <int width, int keys, class T>
+__device__ void load_pages(const AttentionParams& p, const ForwardLaunch& launch,
+                           const ForwardItem& item, const CUtensorMap& map, std::int32_t tile,
+                           T* to, std::uint64_t& full) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const std::int32_t first = tile * keys;
+  const std::int32_t copies =
+      min(keys, item.k_length - first + launch.part_keys - 1) / launch.part_keys;
+  if (lane == 0) ptx::barrier_arrive_expect(full, copies * launch.part_keys * width * 2);
+  for (std::int32_t i = lane; i < copies; i += 32) {
+    const std::int32_t key = first + i * launch.part_keys;
+    const std::int32_t page =
+        p.batch.block_table[item.n * p.batch.table_stride + key / p.page_size];
+#pragma unroll
+    for (int b = 0; b < width / 64; ++b) {
+      ptx::copy_box(to + (b * keys + i * launch.part_keys) * 64, map, full, 64 * b, item.head_k,
+                    key % p.page_size, page);
+    }
+  }
+}
+
+/// A tile of keys or values. This stands between a stage that becomes free and its next tile, so it
+/// is short where rows are packed.
 template <int width, int keys, class T>
 __device__ void load_tile(const AttentionParams& p, const ForwardLaunch& launch,
                           const ForwardItem& item, const CUtensorMap& map, std::int32_t tile, T* to,
                           std::uint64_t& full) {
-  const int lane = static_cast<int>(threadIdx.x) % 32;
-  const int head = item.first_head / p.group;
-  const std::int32_t first = tile * keys;
-  const std::int32_t copies =
-      min(keys, item.key_end - first + launch.part_keys - 1) / launch.part_keys;
-  if (lane == 0) ptx::barrier_arrive_expect(full, copies * launch.part_keys * width * 2);
-  for (std::int32_t i = lane; i < copies; i += 32) {
-    std::int32_t page = 0;
-    std::int32_t row = first + i * launch.part_keys;
-    if (p.batch.block_table == nullptr) {
-      row += static_cast<std::int32_t>(item.k_start);
-    } else {
-      page = p.batch.block_table[item.n * p.batch.table_stride + row / p.page_size];
-      row %= p.page_size;
-    }
+  if (p.batch.block_table != nullptr) {
+    load_pages<width, keys>(p, launch, item, map, tile, to, full);
+  } else if (ptx::elect()) {
+    ptx::barrier_arrive_expect(full, keys * width * 2);
+    const int row = static_cast<int>(item.k_start) + tile * keys;
 #pragma unroll
     for (int b = 0; b < width / 64; ++b) {
-      ptx::copy_box(to + (b * keys + i * launch.part_keys) * 64, map, full, 64 * b, head, row,
-                    page);
+      ptx::copy_box(to + b * keys * 64, map, full, 64 * b, item.head_k, row, 0);
     }
   }
+  __syncwarp();
 }
 
 template <class C>
 __device__ void load_queries(const ForwardLaunch& launch, const ForwardItem& item,
                              Stage<C::queries> at, ForwardStorage<C>& shared) {
   ptx::barrier_wait(shared.q_empty[at.index], at.phase ^ 1);
-  if (threadIdx.x % 32 != 0) return;
+  if (!ptx::elect()) return;
   const int box = launch.tile_rows * launch.head_chunk * 64;
   ptx::barrier_arrive_expect(shared.q_full[at.index], C::head / 64 * box * 2);
 #pragma unroll
@@ -155,33 +176,48 @@ __device__ const ForwardItem& await_item(ForwardStorage<C>& shared, unsigned num
   return shared.items[at.index];
 }
 
-/// The role of one warp: keeps the stages full. The next item's queries follow this one's first
-/// tiles, so that nobody waits for them.
+/// The role of one warp: fetches keys, and each item's queries after the first keys of the item
+/// before, so that nobody waits for them.
 template <class C>
-__device__ void produce(const AttentionParams& p, const ForwardLaunch& launch,
-                        ForwardStorage<C>& shared) {
+__device__ void fetch_keys(const AttentionParams& p, const ForwardLaunch& launch,
+                           ForwardStorage<C>& shared) {
   unsigned tiles = 0;
-  const ForwardItem* item = &await_item(shared, 0);
-  if (item->rows > 0) load_queries<C>(launch, *item, Stage<C::queries>(0), shared);
-  for (unsigned number = 0; item->rows > 0; ++number) {
-    const std::int32_t early = max(item->tile_end - C::stages, item->tile_begin);
-    const ForwardItem* following = nullptr;
-    for (std::int32_t tile = item->tile_end; tile-- > item->tile_begin;) {
-      const Stage<C::stages> at(tiles++);
+  ForwardItem item = await_item(shared, 0);
+  if (item.rows > 0) load_queries<C>(launch, item, Stage<C::queries>(0), shared);
+  for (unsigned number = 0; item.rows > 0; ++number) {
+    const std::int32_t early =
+        C::queries == 1 ? item.tile_begin : max(item.tile_end - C::key_stages, item.tile_begin);
+    for (std::int32_t tile = item.tile_end; tile-- > item.tile_begin;) {
+      const Stage<C::key_stages> at(tiles++);
       ptx::barrier_wait(shared.k_empty[at.index], at.phase ^ 1);
-      load_tile<C::head, C::keys>(p, launch, *item, launch.k, tile, shared.k[at.index],
+      load_tile<C::head, C::keys>(p, launch, item, launch.k, tile, shared.k[at.index],
                                   shared.k_full[at.index]);
-      ptx::barrier_wait(shared.v_empty[at.index], at.phase ^ 1);
-      load_tile<C::value, C::keys>(p, launch, *item, launch.v, tile, shared.v[at.index],
-                                   shared.v_full[at.index]);
-      if (tile != (C::queries == 1 ? item->tile_begin : early)) continue;
-      following = &await_item(shared, number + 1);
-      if (following->rows > 0) {
-        load_queries<C>(launch, *following, Stage<C::queries>(number + 1), shared);
+      if (tile != early) continue;
+      const ForwardItem& following = await_item(shared, number + 1);
+      if (following.rows > 0) {
+        load_queries<C>(launch, following, Stage<C::queries>(number + 1), shared);
       }
     }
     release(shared.item_empty[number % C::item_slots]);
-    item = following;
+    item = await_item(shared, number + 1);
+  }
+}
+
+/// The role of one warp: fetches values.
+template <class C>
+__device__ void fetch_values(const AttentionParams& p, const ForwardLaunch& launch,
+                             ForwardStorage<C>& shared) {
+  unsigned tiles = 0;
+  for (unsigned number = 0;; ++number) {
+    const ForwardItem item = await_item(shared, number);
+    if (item.rows == 0) return;
+    for (std::int32_t tile = item.tile_end; tile-- > item.tile_begin;) {
+      const Stage<C::value_stages> at(tiles++);
+      ptx::barrier_wait(shared.v_empty[at.index], at.phase ^ 1);
+      load_tile<C::value, C::keys>(p, launch, item, launch.v, tile, shared.v[at.index],
+                                   shared.v_full[at.index]);
+    }
+    release(shared.item_empty[number % C::item_slots]);
   }
 }
 
@@ -202,50 +238,36 @@ __device__ void start_scores(const ForwardStorage<C>& shared, int slot, int stag
   }
 }
 
-/// Whether any row sees keys in the second half of a tile of 128. If none does, O += P V leaves it
-/// out: under a causal mask that is every other item's first tile.
-template <class C>
-__device__ bool is_wide(const ForwardItem& item, std::int32_t tile) {
-  // The vote tells the compiler that warps do not part here, which would make products wait.
-  return C::keys == 64 || __any_sync(0xffffffffU, item.key_end - tile * C::keys > 64);
-}
-
 /// O += P V, started.
 template <class C>
-__device__ void start_output(const ForwardStorage<C>& shared, int stage, bool wide,
-                             const Weights<C>& p, Pieces<C::value>& o) {
+__device__ void start_output(const ForwardStorage<C>& shared, int stage, const Weights<C>& p,
+                             Pieces<C::value>& o) {
   constexpr int piece = Pieces<C::value>::piece;
   const std::uint64_t v =
       ptx::wgmma_uniform(ptx::wgmma_operand(shared.v[stage], 1024, C::keys * 128));
-  const auto multiply = [&](int kk) {
+#pragma unroll
+  for (int kk = 0; kk < C::keys / 16; ++kk) {
 #pragma unroll
     for (int n = 0; n < C::value / piece; ++n) {
       const int at = (n * piece / 64 * C::keys + kk * 16) * 128;
       ptx::wgmma<typename C::T, ptx::Major::width>(o.at[n], p[kk], ptx::wgmma_operand_at(v, at),
                                                    true);
     }
-  };
-#pragma unroll
-  for (int kk = 0; kk < 4; ++kk) multiply(kk);
-  if (C::keys == 64 || !wide) return;
-  ptx::wgmma_fence();
-#pragma unroll
-  for (int kk = 4; kk < C::keys / 16; ++kk) multiply(kk);
+  }
 }
 
 /// Rows of V past the sequence's end are somebody else's and may be NaN, which a weight of 0
-/// would not silence.
+/// would not silence. Only an item's first tile can have some.
 template <class C>
-__device__ void clear_ragged(const ForwardItem& item, std::int32_t tile, int group,
-                             ForwardStorage<C>& shared, Stage<C::stages> at) {
-  const std::int32_t valid = item.k_length - tile * C::keys;
-  const std::int32_t used = is_wide<C>(item, tile) ? C::keys : 64;
-  if (valid >= used) return;
+__device__ void clear_ragged(const ForwardItem& item, int group, ForwardStorage<C>& shared,
+                             Stage<C::value_stages> at) {
+  const std::int32_t valid = item.k_length - (item.tile_end - 1) * C::keys;
+  if (valid >= C::keys) return;
   ptx::barrier_wait(shared.v_full[at.index], at.phase);
   const int thread = static_cast<int>(threadIdx.x) % warpgroup;
   for (int b = 0; b < C::value / 64; ++b) {
     auto* rows = reinterpret_cast<uint4*>(shared.v[at.index] + b * C::keys * 64);
-    for (int i = valid * 8 + thread; i < used * 8; i += warpgroup) rows[i] = uint4{0, 0, 0, 0};
+    for (int i = valid * 8 + thread; i < C::keys * 8; i += warpgroup) rows[i] = uint4{0, 0, 0, 0};
   }
   ptx::shared_proxy_fence();
   ptx::named_barrier_sync(group_0 + group, warpgroup);
@@ -262,8 +284,10 @@ __device__ void consume(const AttentionParams& p, const ForwardLaunch& launch,
   const ForwardItem* item = &await_item(shared, number);
   if (item->rows == 0) return;
   const float factor = C::general ? log2e : p.scale * log2e;
+  // What every tile asks for stays in registers: a read of shared memory is 30 cycles of waiting.
   RowState rows = row_state<C>(p, launch, *item, group);
   std::int32_t tile = item->tile_end - 1;
+  std::int32_t left = tile - item->tile_begin;  // tiles of the item after this one
   Pieces<C::value> o;
   Pieces<C::keys> s;
   Weights<C> weights;
@@ -278,21 +302,27 @@ __device__ void consume(const AttentionParams& p, const ForwardLaunch& launch,
   ptx::wgmma_wait<0>();
   s.pin();
   release(shared.k_empty[0]);
-  if (tile == item->tile_begin) release(shared.q_empty[0]);
-  finish_scores<C>(p, *item, tile, rows, s);
+  if (left == 0) release(shared.q_empty[0]);
+  finish_scores<C>(p, tile, rows, s);
   softmax_step<C>(factor, rows, s, rescale);
   round_weights<C>(s, weights);
+  clear_ragged<C>(*item, group, shared, Stage<C::value_stages>(0));
   unsigned tiles = 0;  // whose weights are made
-  for (;;) {
-    const Stage<C::stages> v(tiles);
-    const Stage<C::stages> k(tiles + 1);
-    clear_ragged<C>(*item, tile, group, shared, v);
-    const bool last = tile == item->tile_begin;
-    const ForwardItem* following = last ? &await_item(shared, ++number) : item;
-    if (following->rows == 0) break;
+  for (;; ++tiles) {
+    const Stage<C::value_stages> v(tiles);
+    const Stage<C::key_stages> k(tiles + 1);
+    const bool last = left == 0;
+    const ForwardItem* following = item;
+    --tile;
+    --left;
+    if (last) {
+      following = &await_item(shared, ++number);
+      if (following->rows == 0) break;
+      tile = following->tile_end - 1;
+      left = tile - following->tile_begin;
+    }
     const Stage<C::queries> q(number);
     if (last) ptx::barrier_wait(shared.q_full[q.index], q.phase);
-    const std::int32_t next = last ? following->tile_end - 1 : tile - 1;
     ptx::barrier_wait(shared.k_full[k.index], k.phase);
     ptx::named_barrier_sync(turn_0 + group, 2 * warpgroup);
     s.pin();
@@ -302,16 +332,16 @@ __device__ void consume(const AttentionParams& p, const ForwardLaunch& launch,
     ptx::wgmma_commit();
     ptx::barrier_wait(shared.v_full[v.index], v.phase);
     ptx::wgmma_fence();
-    start_output<C>(shared, v.index, is_wide<C>(*item, tile), weights, o);
+    start_output<C>(shared, v.index, weights, o);
     ptx::wgmma_commit();
     ptx::named_barrier_arrive(turn_0 + (1 - group), 2 * warpgroup);
     ptx::wgmma_wait<1>();
     s.pin();
     release(shared.k_empty[k.index]);
-    if (next == following->tile_begin) release(shared.q_empty[q.index]);
+    if (left == 0) release(shared.q_empty[q.index]);
     const RowSums done = rows;
     if (last) rows = row_state<C>(p, launch, *following, group);
-    finish_scores<C>(p, *following, next, rows, s);
+    finish_scores<C>(p, tile, rows, s);
     softmax_step<C>(factor, rows, s, rescale);
     s.pin();
     // The wait is in both branches: before them, the assembler moves it above the softmax.
@@ -323,6 +353,8 @@ __device__ void consume(const AttentionParams& p, const ForwardLaunch& launch,
       store_half<C, 1>(p, launch, *item, group, done, o);
       release(shared.item_empty[(number - 1) % C::item_slots]);
       o.clear();
+      item = following;
+      clear_ragged<C>(*item, group, shared, Stage<C::value_stages>(tiles + 1));
     } else {
       ptx::wgmma_wait<0>();
       o.pin();
@@ -330,15 +362,12 @@ __device__ void consume(const AttentionParams& p, const ForwardLaunch& launch,
       rescale_output<C>(rescale, o);
     }
     round_weights<C>(s, weights);
-    item = following;
-    tile = next;
-    ++tiles;
   }
-  const Stage<C::stages> v(tiles);
+  const Stage<C::value_stages> v(tiles);
   ptx::barrier_wait(shared.v_full[v.index], v.phase);
   o.pin();
   ptx::wgmma_fence();
-  start_output<C>(shared, v.index, is_wide<C>(*item, tile), weights, o);
+  start_output<C>(shared, v.index, weights, o);
   ptx::wgmma_commit();
   ptx::wgmma_wait<0>();
   o.pin();
@@ -355,16 +384,18 @@ __global__ void __launch_bounds__(C::threads, 1)
   if (threadIdx.x == 0) {
     for (int i = 0; i < C::item_slots; ++i) {
       ptx::barrier_init(shared.item_full[i], 1);
-      ptx::barrier_init(shared.item_empty[i], 4 * C::groups + 1);
+      ptx::barrier_init(shared.item_empty[i], 4 * C::groups + 2);
     }
     for (int i = 0; i < C::queries; ++i) {
       ptx::barrier_init(shared.q_full[i], 1);
       ptx::barrier_init(shared.q_empty[i], 4 * C::groups);
     }
-    for (int i = 0; i < C::stages; ++i) {
+    for (int i = 0; i < C::key_stages; ++i) {
       ptx::barrier_init(shared.k_full[i], 1);
-      ptx::barrier_init(shared.v_full[i], 1);
       ptx::barrier_init(shared.k_empty[i], 4 * C::groups);
+    }
+    for (int i = 0; i < C::value_stages; ++i) {
+      ptx::barrier_init(shared.v_full[i], 1);
       ptx::barrier_init(shared.v_empty[i], 4 * C::groups);
     }
     ptx::barrier_init_fence();
@@ -373,9 +404,10 @@ __global__ void __launch_bounds__(C::threads, 1)
   const int role = __shfl_sync(0xffffffffU, static_cast<int>(threadIdx.x) / warpgroup, 0);
   if (role == 0) {
     ptx::registers_decrease<56>();
-    const int warp = static_cast<int>(threadIdx.x) / 32;
-    if (warp == 0) produce<C>(p, launch, shared);
-    else if (warp == 1) schedule<C>(p, launch, shared);
+    const int warp = __shfl_sync(0xffffffffU, static_cast<int>(threadIdx.x) / 32, 0);
+    if (warp == 0) fetch_keys<C>(p, launch, shared);
+    else if (warp == 1) fetch_values<C>(p, launch, shared);
+    else if (warp == 2) schedule<C>(p, launch, shared);
     else clear_gaps(p);
   } else {
     ptx::registers_increase<224>();
@@ -400,17 +432,15 @@ void launch_bucket(const AttentionParams& p, const ForwardLaunch& launch, Forwar
   constexpr auto keys = forward_keys;
   switch (bucket) {
     using enum ForwardBucket;
-    case d64:
-      return launch_config<ForwardConfig<T, 64, 64, keys(d64), 2, general>>(p, launch, stream);
+    case d64: return launch_config<ForwardConfig<T, 64, 64, keys(d64), general>>(p, launch, stream);
     case d128:
-      return launch_config<ForwardConfig<T, 128, 128, keys(d128), 2, general>>(p, launch, stream);
+      return launch_config<ForwardConfig<T, 128, 128, keys(d128), general>>(p, launch, stream);
     case d192_128:
-      return launch_config<ForwardConfig<T, 192, 128, keys(d192_128), 2, general>>(p, launch,
-                                                                                   stream);
+      return launch_config<ForwardConfig<T, 192, 128, keys(d192_128), general>>(p, launch, stream);
     case d192:
-      return launch_config<ForwardConfig<T, 192, 192, keys(d192), 2, general>>(p, launch, stream);
+      return launch_config<ForwardConfig<T, 192, 192, keys(d192), general>>(p, launch, stream);
     case d256:
-      return launch_config<ForwardConfig<T, 256, 256, keys(d256), 2, general>>(p, launch, stream);
+      return launch_config<ForwardConfig<T, 256, 256, keys(d256), general>>(p, launch, stream);
   }
 }
 

@@ -24,7 +24,7 @@ struct ForwardLaunch {
   std::int32_t tile_rows;   ///< query tokens of a tile
   std::int32_t head_chunk;  ///< query heads of a tile, beside each other
   std::int32_t head_slots;  ///< chunks of heads
-  std::int32_t part_keys;   ///< keys that one copy brings: 64, or what a page has of them
+  std::int32_t part_keys;   ///< keys that one copy brings: a tile, or what a page has of it
   std::int32_t blocks;
 };
 

@@ -47,9 +47,8 @@ struct Pieces {
 
 struct ForwardItem {
   std::int64_t q_start, k_start;
-  std::int32_t n, first_row, rows, first_head;
+  std::int32_t n, first_row, rows, first_head, head_k;
   std::int32_t shift, k_length;
-  std::int32_t key_end;                 ///< no row sees a key from here on
   std::int32_t tile_begin, tile_end;    ///< key tiles that any row sees
   std::int32_t whole_begin, whole_end;  ///< keys that every row sees
 };
@@ -70,6 +69,7 @@ __device__ ForwardItem make_item(const AttentionParams& p, const ForwardLaunch& 
   item.k_length = sequence.k_length;
   item.first_row = at.row;
   item.first_head = static_cast<std::int32_t>(index % launch.head_slots) * launch.head_chunk;
+  item.head_k = item.first_head / p.group;
   const std::int32_t tokens = min(launch.tile_rows, sequence.q_length - at.row);
   item.rows = tokens * launch.head_chunk;
   item.shift = p.bottom_right ? sequence.k_length - sequence.q_length : 0;
@@ -77,7 +77,6 @@ __device__ ForwardItem make_item(const AttentionParams& p, const ForwardLaunch& 
   const std::int32_t last = first + tokens - 1;
   const std::int32_t begin = clamp_to(first - p.left, sequence.k_length);
   const std::int32_t end = clamp_to(last + p.right + 1, sequence.k_length);
-  item.key_end = end;
   item.tile_begin = begin / C::keys;
   item.tile_end = begin < end ? (end + C::keys - 1) / C::keys : item.tile_begin;
   item.whole_begin = last - p.left;
@@ -89,7 +88,8 @@ __device__ ForwardItem make_item(const AttentionParams& p, const ForwardLaunch& 
 struct RowSums { float m[2], l[2]; };
 /// A thread's two rows.
 struct RowState : RowSums {
-  std::int32_t low[2], high[2];  ///< keys it sees
+  std::int32_t low[2], high[2];         ///< keys it sees
+  std::int32_t whole_begin, whole_end;  ///< keys that every row of the item sees
   float slope[2];
 };
 
@@ -116,12 +116,12 @@ __device__ void transform(const AttentionParams& p, std::int32_t column, const R
 /// What the options make of a tile of products. A tile that every row sees whole needs no mask, and
 /// its bits are the same either way.
 template <class C>
-__device__ void finish_scores(const AttentionParams& p, const ForwardItem& item, std::int32_t tile,
-                              const RowState& rows, Pieces<C::keys>& s) {
+__device__ void finish_scores(const AttentionParams& p, std::int32_t tile, const RowState& rows,
+                              Pieces<C::keys>& s) {
   const std::int32_t first = tile * C::keys;
   const std::int32_t column = first + 2 * (static_cast<int>(threadIdx.x) % 4);
   if constexpr (C::general) transform<C>(p, column, rows, s);
-  if (item.whole_begin <= first && first + C::keys <= item.whole_end) return;
+  if (rows.whole_begin <= first && first + C::keys <= rows.whole_end) return;
   s.each([&](float& x, int half, int key) {
     if (column + key < rows.low[half] || column + key >= rows.high[half]) x = -INFINITY;
   });
@@ -142,10 +142,12 @@ __device__ void softmax_step(float factor, RowState& rows, Pieces<C::keys>& s,
                              float (&rescale)[2]) {
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
-    float top = rows.m[half];
+    float tops[4] = {rows.m[half], -INFINITY, -INFINITY, -INFINITY};
 #pragma unroll
-    for (int n = 0; n < C::keys / 8; ++n) top = fmaxf(top, fmaxf(s(n, half, 0), s(n, half, 1)));
-    top = quad_max(top);
+    for (int n = 0; n < C::keys / 8; ++n) {
+      tops[n % 4] = fmaxf(tops[n % 4], fmaxf(s(n, half, 0), s(n, half, 1)));
+    }
+    const float top = quad_max(fmaxf(fmaxf(tops[0], tops[1]), fmaxf(tops[2], tops[3])));
     const float base = top == -INFINITY ? 0 : top;
     rescale[half] = ptx::exp2_approx((rows.m[half] - base) * factor);
     rows.m[half] = top;
@@ -301,6 +303,8 @@ template <class C>
 __device__ RowState row_state(const AttentionParams& p, const ForwardLaunch& launch,
                               const ForwardItem& item, int group) {
   RowState rows;
+  rows.whole_begin = item.whole_begin;
+  rows.whole_end = item.whole_end;
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     const int row = min(row_of(group, half), item.rows - 1);
@@ -326,10 +330,10 @@ __device__ inline void clear_row(const AttentionParams& p, std::int64_t token, i
   for (int i = thread; i < words; i += threads) to[i] = uint4{0, 0, 0, 0};
 }
 
-/// Output rows that belong to no sequence, by the producer's idle warps.
+/// Output rows that belong to no sequence, by one warp.
 __device__ inline void clear_gaps(const AttentionParams& p) {
-  constexpr int threads = warpgroup - 64;
-  const int thread = static_cast<int>(threadIdx.x) - 64;
+  constexpr int threads = 32;
+  const int thread = static_cast<int>(threadIdx.x) % 32;
   const int words = p.value_dim * (p.out_fp32 ? 4 : 2) / 16;
   for (auto n = static_cast<std::int32_t>(blockIdx.x); n <= p.batch.size;
        n += static_cast<std::int32_t>(gridDim.x)) {

@@ -62,6 +62,18 @@ __device__ inline void named_barrier_arrive(int id, int threads) {
   asm volatile("bar.arrive %0, %1;\n" ::"r"(id), "r"(threads) : "memory");
 }
 
+/// True for one lane of a full warp. The compiler then knows that what follows runs once, where a
+/// lane's number would make it loop over lanes.
+__device__ inline bool elect() {
+  std::uint32_t elected;
+  asm volatile(
+      "{\n.reg .pred p;\n"
+      "elect.sync _|p, 0xffffffff;\n"
+      "selp.u32 %0, 1, 0, p;\n}\n"
+      : "=r"(elected));
+  return elected != 0;
+}
+
 // ---- copies ----
 
 /// Ordinary writes to shared memory become visible to the copy engine and the tensor cores.
