@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 
 #include "core/kda_problem.h"
 #include "cuda/device_plan.h"
@@ -95,6 +96,20 @@ constexpr int kda_lane_keys(std::int64_t key_dim) {
 /// Fills everything but the schedule and the rows.
 KdaParams kda_params(const KdaCall& call);
 KdaSlotInput kda_slot_input(const KdaCall& call);
+
+/// The schedule of a batch's calls, a list of sequences, that every kernel works from.
+struct KdaPlan : Plan {
+  std::optional<Schedule> schedule;  ///< none in the [B, T] form
+  std::size_t schedule_bytes() const { return schedule ? schedule->workspace_bytes() : 0; }
+};
+/// Makes the schedule; `workspace_bytes` becomes what the prelude takes at most.
+void plan_kda(const KdaCall& call, KdaPlan& plan);
+
+/// What precedes a kernel on its stream: the planner and the slots, where only the device has them.
+KdaParams kda_prelude(const KdaCall& call, const KdaPlan& plan, DeviceWorkspace& workspace,
+                      cudaStream_t stream);
+/// What the prelude of this call takes from the workspace.
+std::size_t kda_prelude_bytes(const KdaCall& call, const KdaPlan& plan);
 
 /// Rows of every sequence from slots in device memory; what is wrong goes to the status word and
 /// skips the sequences that it concerns.

@@ -43,11 +43,6 @@ PackedBatch batch_of(const KdaCall& call) {
       std::shared_ptr<const detail::BatchState>(std::shared_ptr<void>(), call.batch));
 }
 
-struct SimtKdaPlan : Plan {
-  std::optional<Schedule> schedule;  ///< none in the [B, T] form
-  std::size_t schedule_bytes() const { return schedule ? schedule->workspace_bytes() : 0; }
-};
-
 /// Calls with slots resolve them on the device. Others on the same batch share the plan.
 bool has_slots(const KdaArgs& a) {
   return a.slots.present() || a.read_slots.present() || a.write_slots.present();
@@ -57,12 +52,8 @@ std::size_t row_bytes(const KdaCall& call) {
 }
 
 std::shared_ptr<const Plan> plan(const KdaCall& call, int) {
-  const auto result = std::make_shared<SimtKdaPlan>();
-  if (call.batch != nullptr) {
-    result->schedule.emplace(batch_of(call), call.args.q.size(1), call.problem.device,
-                             whole_sequence);
-  }
-  result->workspace_bytes = result->schedule_bytes() + row_bytes(call);
+  const auto result = std::make_shared<KdaPlan>();
+  plan_kda(call, *result);
   return result;
 }
 
@@ -106,6 +97,34 @@ KdaPool pool(const TensorView& x, const KdaProblem& p) {
 }
 
 }  // namespace
+
+void plan_kda(const KdaCall& call, KdaPlan& plan) {
+  if (call.batch != nullptr) {
+    plan.schedule.emplace(batch_of(call), call.args.q.size(1), call.problem.device, whole_sequence);
+  }
+  plan.workspace_bytes = plan.schedule_bytes() + row_bytes(call);
+}
+
+std::size_t kda_prelude_bytes(const KdaCall& call, const KdaPlan& plan) {
+  return plan.schedule_bytes() + (has_slots(call.args) ? row_bytes(call) : 0);
+}
+
+KdaParams kda_prelude(const KdaCall& call, const KdaPlan& plan, DeviceWorkspace& workspace,
+                      cudaStream_t stream) {
+  KdaParams params = kda_params(call);
+  if (plan.schedule) {
+    const std::int64_t rows = call.args.q.size(1);
+    params.batch = plan.schedule->prepare(
+        planner_input(batch_of(call), rows, rows, 0, 0, whole_sequence), workspace, stream);
+  }
+  if (has_slots(call.args) && call.count > 0) {
+    auto* rows = workspace.take<KdaRow>(static_cast<std::size_t>(call.count));
+    launch_kda_slots(params, kda_slot_input(call), rows,
+                     status_word(call.problem.device.index, stream), stream);
+    params.rows = rows;
+  }
+  return params;
+}
 
 KdaParams kda_params(const KdaCall& call) {
   const KdaArgs& a = call.args;
@@ -165,32 +184,19 @@ KdaSlotInput kda_slot_input(const KdaCall& call) {
 
 namespace {
 
-/// Schedule and slots ready in device memory, then the kernel.
-void run(const KdaCall& call, KdaParams& params, const Plan& base, const RunContext& context,
+void run(const KdaCall& call, const Plan& base, const RunContext& context,
          void (*launch)(const KdaParams&, cudaStream_t)) {
-  const auto& planned = static_cast<const SimtKdaPlan&>(base);
+  const auto& planned = static_cast<const KdaPlan&>(base);
   const DeviceGuard guard(call.problem.device);
   const cudaStream_t stream = stream_of(context);
   raise_earlier_fault(call.problem.device.index, stream);
-  const bool resolve = has_slots(call.args);
-  DeviceWorkspace workspace(context, planned.schedule_bytes() + (resolve ? row_bytes(call) : 0));
-  if (planned.schedule) {
-    const std::int64_t rows = call.args.q.size(1);
-    params.batch = planned.schedule->prepare(
-        planner_input(batch_of(call), rows, rows, 0, 0, whole_sequence), workspace, stream);
-  }
-  if (resolve && call.count > 0) {
-    auto* rows = workspace.take<KdaRow>(static_cast<std::size_t>(call.count));
-    launch_kda_slots(params, kda_slot_input(call), rows,
-                     status_word(call.problem.device.index, stream), stream);
-    params.rows = rows;
-  }
-  launch(params, stream);
+  DeviceWorkspace workspace(context, kda_prelude_bytes(call, planned));
+  launch(kda_prelude(call, planned, workspace, stream), stream);
 }
 
 /// One launch, without scratch memory.
 void run_step(const KdaCall& call, KdaParams& params, const Plan& base, const RunContext& context) {
-  const auto& planned = static_cast<const SimtKdaPlan&>(base);
+  const auto& planned = static_cast<const KdaPlan&>(base);
   const DeviceGuard guard(call.problem.device);
   const cudaStream_t stream = stream_of(context);
   raise_earlier_fault(call.problem.device.index, stream);
@@ -214,7 +220,7 @@ void run_step(const KdaCall& call, KdaParams& params, const Plan& base, const Ru
 void run_recurrent(const KdaCall& call, const Plan& base, const RunContext& context) {
   KdaParams params = kda_params(call);
   if (is_step(call, params)) run_step(call, params, base, context);
-  else run(call, params, base, context, launch_kda_recurrent);
+  else run(call, base, context, launch_kda_recurrent);
 }
 
 }  // namespace
@@ -231,11 +237,8 @@ KdaImplementation simt_kda_chunk() {
   return {.name = chunk_name,
           .decline = [](const KdaCall& call) { return decline(call, chunk_name); },
           .plan = plan,
-          .run =
-              [](const KdaCall& call, const Plan& made, const RunContext& context) {
-                KdaParams params = kda_params(call);
-                run(call, params, made, context, launch_kda_chunk);
-              },
+          .run = [](const KdaCall& call, const Plan& made,
+                    const RunContext& context) { run(call, made, context, launch_kda_chunk); },
           .on_host = false};
 }
 

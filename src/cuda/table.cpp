@@ -17,7 +17,7 @@ std::span<const KdaImplementation> kda_recurrent() {
   return rows;
 }
 std::span<const KdaImplementation> kda_chunk() {
-  static const KdaImplementation rows[] = {simt_kda_chunk()};
+  static const KdaImplementation rows[] = {sm90::kda_chunk(), simt_kda_chunk()};
   return rows;
 }
 std::span<const KdaImplementation> kda_gate() {

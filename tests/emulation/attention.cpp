@@ -7,8 +7,9 @@
 namespace packattn::cuda {
 namespace {
 
-AttentionImplementation absent(std::string_view name) {
-  const auto decline = [](const AttentionCall&) -> std::optional<Fault> {
+template <class Call>
+Implementation<Call> absent(std::string_view name) {
+  const auto decline = [](const Call&) -> std::optional<Fault> {
     return make_fault(Code::option_unsupported,
                       {.argument = "a kernel of tensor cores", .value = "emulated threads"});
   };
@@ -17,7 +18,10 @@ AttentionImplementation absent(std::string_view name) {
 
 }  // namespace
 
-AttentionImplementation simt_attention() { return absent("simt/attention"); }
-AttentionImplementation sm90::attention_forward() { return absent("sm90/attention_forward"); }
+AttentionImplementation simt_attention() { return absent<AttentionCall>("simt/attention"); }
+AttentionImplementation sm90::attention_forward() {
+  return absent<AttentionCall>("sm90/attention_forward");
+}
+KdaImplementation sm90::kda_chunk() { return absent<KdaCall>("sm90/kda_chunk"); }
 
 }  // namespace packattn::cuda

@@ -101,6 +101,29 @@ __device__ inline void copy_box(void* to, const CUtensorMap& map, std::uint64_t&
       : "memory");
 }
 
+/// Contiguous bytes, a multiple of 16, from global into shared memory.
+__device__ inline void copy_bulk(void* to, const void* from, int bytes, std::uint64_t& barrier) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];\n" ::
+          "r"(shared_address(to)),
+      "l"(from), "r"(bytes), "r"(shared_address(&barrier))
+      : "memory");
+}
+/// Four 8 x 8 matrices, transposed on their way into shared memory.
+__device__ inline void store_matrix_x4_transposed(std::uint32_t to, const std::uint32_t (&r)[4]) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};\n" ::"r"(to),
+               "r"(r[0]), "r"(r[1]), "r"(r[2]), "r"(r[3])
+               : "memory");
+}
+__device__ inline uint4 load_shared_16(std::uint32_t from) {
+  uint4 x;
+  asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];\n"
+               : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w)
+               : "r"(from)
+               : "memory");
+  return x;
+}
+
 // ---- registers ----
 
 /// The warpgroup's threads give up registers, or wait for more, until each has `count`.
@@ -111,6 +134,18 @@ __device__ inline void registers_decrease() {
 template <int count>
 __device__ inline void registers_increase() {
   asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;\n" ::"n"(count));
+}
+
+// ---- matrix products of a warp ----
+
+/// d += a b: 16 x 8 by 8 x 8 in tf32.
+__device__ inline void mma_1688_tf32(float (&d)[4], const std::uint32_t (&a)[4], std::uint32_t b0,
+                                     std::uint32_t b1) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
+      "{%8, %9}, {%0, %1, %2, %3};\n"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
 // ---- matrix products of a warpgroup ----

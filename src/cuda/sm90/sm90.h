@@ -7,5 +7,6 @@
 namespace packattn::cuda::sm90 {
 
 AttentionImplementation attention_forward();
+KdaImplementation kda_chunk();
 
 }  // namespace packattn::cuda::sm90
