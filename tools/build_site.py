@@ -130,6 +130,10 @@ def write_sources(documents, folder):
         pages[f"errors/{page_name(document['record'])}.md"] = record_page(document, names)
     for page, text in pages.items():
         write(folder / page, text)
+    for picture in (ROOT / "docs").rglob("*.svg"):
+        place = folder / picture.relative_to(ROOT / "docs")
+        place.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(picture, place)
     data, script = scripts(documents)
     write(folder / "assets/records.js", data)
     write(folder / "assets/finder.js", script)

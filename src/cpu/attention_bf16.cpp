@@ -40,6 +40,7 @@ void copy_padded(const std::byte* from, std::int64_t dims, std::int64_t pairs, f
 }
 
 struct Bf16Products {
+  static std::int64_t query_floats(const AttentionProblem& problem) { return head_pairs(problem); }
   static void pack_keys(const AttentionTile& tile, const TileKeys& keys, const TileScratch& w) {
     const std::int64_t dims = tile.problem.head_dim, pairs = head_pairs(tile.problem);
     for (std::int64_t p = keys.begin / panel * panel; p < keys.end; p += panel) {
@@ -105,9 +106,8 @@ struct Bf16Products {
   }
   /// Few rows that all see the same keys: decode. A pair that reaches beyond them has one row
   /// twice, of which the mask leaves one.
-  static bool gather_directly(const AttentionTile& tile, const TileKeys& keys, const TileScratch& w,
+  static void gather_directly(const AttentionTile& tile, const TileKeys& keys, const TileScratch& w,
                               Ahead& ahead) {
-    if (!may_gather_directly(tile)) return false;
     const std::int64_t begin = keys.begin / 2, end = round_up(keys.end, 2) / 2;
     const std::byte* rows[key_tile];
     for (std::int64_t j = 2 * begin; j < 2 * end; ++j) {
@@ -122,7 +122,6 @@ struct Bf16Products {
             mask_of({keys.begin, keys.end}), w.rescale, w.part.values + c, columns);
       });
     }
-    return true;
   }
 
  private:

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The loops over the keys, blocks and panels of a tile, for any way to compute the two products;
 // one copy per Highway target. `Products` has the static functions
-//   pack_keys, score<rows>, weights_of, round_weights, pack_values, gather<rows>, gather_alone,
-//   gather_directly
+//   query_floats, pack_keys, score<rows>, weights_of, round_weights, pack_values, gather<rows>,
+//   gather_alone, gather_directly
 // as attention_tile.cpp defines them for fp32.
 #include <algorithm>
 #include <cstdint>
@@ -94,7 +94,7 @@ inline bool may_gather_directly(const AttentionTile& tile) {
 
 /// S = Q K^T, one panel of keys after the other.
 template <class Products>
-void score(const AttentionTile& tile, const TileKeys& keys, const TileScratch& w, Ahead ahead) {
+void score(const AttentionTile& tile, const TileKeys& keys, const TileScratch& w, Ahead& ahead) {
   for (std::int64_t p = keys.begin / panel * panel; p < keys.end; p += panel) {
     for_each_block(tile, keys, [&](const Block& block) HWY_ATTR {
       ahead.step();
@@ -106,30 +106,40 @@ void score(const AttentionTile& tile, const TileKeys& keys, const TileScratch& w
   }
 }
 
-/// Scores become weights.
+/// Scores become weights. First the maxima of all rows of a block, then their weights: a maximum is
+/// a long chain, and only those of other rows run beside it.
 template <class Products>
 void soften(const AttentionTile& tile, const TileKeys& keys, const TileScratch& w) {
   for_each_block(tile, keys, [&](const Block& block) HWY_ATTR {
     const KeyRange written = Products::weights_of(block.seen);
-    for (std::int64_t i = 0; i < std::ssize(block.rows); ++i) {
-      const TileRow& row = block.rows[static_cast<std::size_t>(i)];
-      const std::int64_t r = block.first + i;
-      const KeyRange seen = keys.of(row.visible);
-      float* scores = w.scores + r * key_tile;
+    const auto for_each_row = [&](auto&& f) HWY_ATTR {
+      for (std::int64_t i = 0; i < std::ssize(block.rows); ++i) {
+        const std::int64_t r = block.first + i;
+        const TileRow& row = block.rows[static_cast<std::size_t>(i)];
+        f(row, r, keys.of(row.visible), w.scores + r * key_tile);
+      }
+    };
+    for_each_row([&](const TileRow& row, std::int64_t r, KeyRange seen, float* scores) HWY_ATTR {
+      w.rescale[r] = 1;
+      if (seen.empty()) return;
       if (!tile.rule.plain) shape_scores(tile.rule, row, keys.first, seen, scores);
-      const Softened softened = soften_row(tile.rule, seen, written, scores, w.part.maximum[r]);
-      const float weight = Products::round_weights(scores, written, softened.sum);
-      w.rescale[r] = softened.rescale;
-      w.part.sum[r] = w.part.sum[r] * softened.rescale + softened.sum;
-      w.part.weight[r] = w.part.weight[r] * softened.rescale + weight;
-    }
+      const float old = w.part.maximum[r];
+      w.part.maximum[r] = std::max(old, largest_score(seen, scores));
+      w.rescale[r] = rescale_by(tile.rule, old, w.part.maximum[r]);
+    });
+    for_each_row([&](const TileRow&, std::int64_t r, KeyRange seen, float* scores) HWY_ATTR {
+      const float sum = weigh_row(tile.rule, seen, written, w.part.maximum[r], scores);
+      const float weight = Products::round_weights(scores, written, sum);
+      w.part.sum[r] = w.part.sum[r] * w.rescale[r] + sum;
+      w.part.weight[r] = w.part.weight[r] * w.rescale[r] + weight;
+    });
   });
 }
 
 /// O = O * rescale + P V, one panel of columns after the other.
 template <class Products>
 void gather(const AttentionTile& tile, const TileKeys& keys, bool finite, const TileScratch& w,
-            Ahead ahead) {
+            Ahead& ahead) {
   const std::int64_t columns = padded_value(tile.problem, panel);
   for (std::int64_t c = 0; c < columns; c += panel) {
     for_each_block(tile, keys, [&](const Block& block) HWY_ATTR {
@@ -150,24 +160,53 @@ void gather(const AttentionTile& tile, const TileKeys& keys, bool finite, const 
   }
 }
 
-/// Packs, scores, softens and gathers one tile of keys.
+/// Rows [first, first + count) of a tile as a tile of their own. They share the memory for scores.
+inline AttentionTile rows_of(const AttentionTile& tile, std::int64_t first, std::int64_t count) {
+  const auto rows =
+      tile.rows.subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(count));
+  return {tile.problem, tile.rule, rows, tile.k, tile.v};
+}
+template <class Products>
+TileScratch scratch_of(const AttentionTile& tile, TileScratch w, std::int64_t first) {
+  w.q += first * Products::query_floats(tile.problem);
+  w.rescale += first;
+  w.part.maximum += first;
+  w.part.sum += first;
+  w.part.weight += first;
+  w.part.values += first * padded_value(tile.problem, panel);
+  return w;
+}
+
+/// Packs one tile of keys and its values, then scores, softens and gathers, some rows at a time:
+/// their scores stay in the caches, while many rows share what packing costs.
 template <class Products>
 void attend_keys(const AttentionTile& tile, const TileKeys& keys, const TileScratch& w) {
   const auto size = static_cast<std::int64_t>(size_of(tile.problem.dtype));
-  const std::int64_t blocks = blocks_of(tile);
+  const std::int64_t rows = std::ssize(tile.rows), blocks = blocks_of(tile);
   const std::int64_t columns = padded_value(tile.problem, panel);
   const std::int64_t next = keys.first + key_tile;
+  const std::int64_t next_end = std::min(next + key_tile, tile.rows.back().visible.end);
+  Ahead next_keys(tile.k, next, next_end, tile.problem.head_dim * size, columns / panel * blocks);
 
   Products::pack_keys(tile, keys, w);
-  score<Products>(tile, keys, w,
-                  Ahead(tile.v, keys.first + keys.begin, keys.first + keys.end,
-                        tile.problem.value_dim * size, key_tile / panel * blocks));
-  soften<Products>(tile, keys, w);
-  Ahead next_keys(tile.k, next, std::min(next + key_tile, tile.rows.back().visible.end),
-                  tile.problem.head_dim * size, columns / panel * blocks);
-  if (Products::gather_directly(tile, keys, w, next_keys)) return;
+  if (may_gather_directly(tile)) {
+    Ahead values(tile.v, keys.first + keys.begin, keys.first + keys.end,
+                 tile.problem.value_dim * size, key_tile / panel * blocks);
+    score<Products>(tile, keys, w, values);
+    soften<Products>(tile, keys, w);
+    Products::gather_directly(tile, keys, w, next_keys);
+    return;
+  }
   const bool finite = Products::pack_values(tile, keys, w);
-  gather<Products>(tile, keys, finite, w, next_keys);
+  Ahead next_values(tile.v, next, next_end, tile.problem.value_dim * size,
+                    key_tile / panel * blocks);
+  for (std::int64_t first = 0; first < rows; first += score_rows) {
+    const AttentionTile some = rows_of(tile, first, std::min(score_rows, rows - first));
+    const TileScratch at = scratch_of<Products>(tile, w, first);
+    score<Products>(some, keys, at, next_values);
+    soften<Products>(some, keys, at);
+    gather<Products>(some, keys, finite, at, next_keys);
+  }
 }
 
 /// One split of the keys, tile after tile.

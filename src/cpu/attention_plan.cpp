@@ -19,11 +19,10 @@ std::int64_t count_tiles(const AttentionCall& call, std::int64_t tile_rows) {
 /// Many rows share the cost of packing their keys, as long as what they need stays in the second
 /// level cache.
 std::int64_t most_rows(const AttentionProblem& problem, const TileKernel& kernel) {
-  constexpr std::int64_t cache_floats = 96 * 1024;
+  constexpr std::int64_t cache_floats = 160 * 1024;
   const std::int64_t block = kernel.block_rows;
-  const std::int64_t row_floats =
-      padded_head(problem) + key_tile + 2 * padded_value(problem, kernel.panel);
-  return std::clamp(cache_floats / row_floats / block * block, 2 * block, round_up(192, block));
+  const std::int64_t row_floats = padded_head(problem) + 2 * padded_value(problem, kernel.panel);
+  return std::clamp(cache_floats / row_floats / block * block, 2 * block, round_up(384, block));
 }
 
 /// The keys that at least one row of the work sees.
@@ -41,7 +40,7 @@ WorkerScratch cut_scratch(const AttentionProblem& problem, const TileKernel& ker
   const std::int64_t columns = padded_value(problem, kernel.panel);
   WorkerScratch w;
   w.tile.q = memory.take(rows * depth);
-  w.tile.scores = memory.take(rows * key_tile);
+  w.tile.scores = memory.take(std::min(rows, score_rows) * key_tile);
   w.tile.rescale = memory.take(rows);
   w.tile.keys = memory.take(key_tile * depth);
   w.tile.widened = memory.take(std::max(kernel.panel, kernel.block_rows) * depth);

@@ -44,18 +44,9 @@ inline void shape_scores(const ScoreRule& rule, const TileRow& row, std::int64_t
   }
 }
 
-/// What one tile of keys does to a row: the older sums are multiplied with `rescale`, and `sum` is
-/// added.
-struct Softened { float rescale = 1, sum = 0; };
-
-/// Replaces the scores of `block` keys by weights, 0 for all but the ones that this row sees,
-/// `keys`.
-inline Softened soften_row(const ScoreRule& rule, KeyRange keys, KeyRange block, float* scores,
-                           float& maximum) {
-  if (keys.empty()) {
-    if (!block.empty()) std::fill(scores + block.begin, scores + block.end, 0.0F);
-    return {};
-  }
+/// The largest score of `keys`, which are not empty, in whole vectors: the others in them become
+/// -inf.
+inline float largest_score(KeyRange keys, float* scores) {
   const std::int64_t begin = keys.begin / lanes * lanes;
   const std::int64_t end = round_up(keys.end, lanes);
   const Vec lowest = hn::Set(df, -infinity);
@@ -74,13 +65,31 @@ inline Softened soften_row(const ScoreRule& rule, KeyRange keys, KeyRange block,
   for (std::int64_t j = begin; j < end; j += lanes) {
     largest = hn::Max(largest, hn::Load(df, scores + j));
   }
-  const float old_maximum = maximum;
-  maximum = std::max(old_maximum, hn::GetLane(hn::MaxOfLanes(df, largest)));
-  // With nothing but -inf so far, subtract 0: inf - inf would be NaN.
-  const float subtract = maximum == -infinity ? 0 : maximum;
-  const Vec m = hn::Set(df, subtract);
-  const Vec factor = hn::Set(df, rule.log2_factor);
+  return hn::GetLane(hn::MaxOfLanes(df, largest));
+}
 
+/// With nothing but -inf so far, 0 is subtracted: inf - inf would be NaN.
+inline float subtracted(float maximum) { return maximum == -infinity ? 0 : maximum; }
+
+/// What the older sums of a row are multiplied with when its maximum grows.
+inline float rescale_by(const ScoreRule& rule, float old_maximum, float maximum) {
+  if (maximum == old_maximum) return 1;  // 2^0; a row meets its maximum early
+  const float exponent = (old_maximum - subtracted(maximum)) * rule.log2_factor;
+  return hn::GetLane(exp2(df, hn::Set(df, exponent)));
+}
+
+/// Replaces the scores of `block` keys by weights, 0 for all but the ones that this row sees,
+/// `keys`. Returns their sum.
+inline float weigh_row(const ScoreRule& rule, KeyRange keys, KeyRange block, float maximum,
+                       float* scores) {
+  if (keys.empty()) {
+    if (!block.empty()) std::fill(scores + block.begin, scores + block.end, 0.0F);
+    return 0;
+  }
+  const std::int64_t begin = keys.begin / lanes * lanes;
+  const std::int64_t end = round_up(keys.end, lanes);
+  const Vec m = hn::Set(df, subtracted(maximum));
+  const Vec factor = hn::Set(df, rule.log2_factor);
   Vec total = hn::Zero(df);
   for (std::int64_t j = begin; j < end; j += lanes) {
     const Vec p = exp2(df, hn::Mul(hn::Sub(hn::Load(df, scores + j), m), factor));
@@ -89,12 +98,7 @@ inline Softened soften_row(const ScoreRule& rule, KeyRange keys, KeyRange block,
   }
   if (begin > block.begin) std::fill(scores + block.begin, scores + begin, 0.0F);
   if (end < block.end) std::fill(scores + end, scores + block.end, 0.0F);
-
-  float rescale = 1;  // a row meets its maximum early; after that this is 2^0
-  if (maximum != old_maximum) {
-    rescale = hn::GetLane(exp2(df, hn::Set(df, (old_maximum - subtract) * rule.log2_factor)));
-  }
-  return {rescale, hn::GetLane(hn::SumOfLanes(df, total))};
+  return hn::GetLane(hn::SumOfLanes(df, total));
 }
 
 inline bool sees(const TileRow& row, std::int64_t split) {

@@ -32,6 +32,7 @@ namespace {
 /// Both products in fp32; T is the type of q, k and v.
 template <class T>
 struct Fp32Products {
+  static std::int64_t query_floats(const AttentionProblem& problem) { return padded_head(problem); }
   static void pack_keys(const AttentionTile& tile, const TileKeys& keys, const TileScratch& w) {
     HWY_NAMESPACE::pack_keys<T>(tile, keys.first, {keys.begin, keys.end}, w);
   }
@@ -69,9 +70,8 @@ struct Fp32Products {
 
   /// Few rows that all see the same keys take the values from the tensor itself: packing them would
   /// cost more than it saves. Decode, in short.
-  static bool gather_directly(const AttentionTile& tile, const TileKeys& keys, const TileScratch& w,
+  static void gather_directly(const AttentionTile& tile, const TileKeys& keys, const TileScratch& w,
                               Ahead& ahead) {
-    if (!may_gather_directly(tile)) return false;
     const T* rows[key_tile];
     for (std::int64_t j = keys.begin; j < keys.end; ++j) {
       rows[j] = reinterpret_cast<const T*>(tile.v[keys.first + j]);
@@ -87,7 +87,6 @@ struct Fp32Products {
                               w.part.values + c, columns);
       });
     }
-    return true;
   }
 };
 

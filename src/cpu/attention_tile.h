@@ -14,6 +14,8 @@ namespace packattn::cpu {
 
 /// Keys are taken in tiles of this many, counted from key 0 of the sequence.
 constexpr std::int64_t key_tile = 128;
+/// So many rows, whole blocks of any kernel, have their scores in memory at a time.
+constexpr std::int64_t score_rows = 24;
 /// Every `key_split` keys the softmax starts anew, and the parts are merged in order. That is done
 /// for every row, in prefill and in decode, so that the parts of a long sequence can run on several
 /// threads without changing a bit.
@@ -77,7 +79,7 @@ struct RowStates {
 /// Scratch memory of one worker.
 struct TileScratch {
   float* q = nullptr;        ///< blocks of query rows: [padded head_dim, block_rows] each
-  float* scores = nullptr;   ///< [rows, key_tile]
+  float* scores = nullptr;   ///< [score_rows, key_tile]
   float* rescale = nullptr;  ///< [rows]: what a tile's new maximum makes of the older sums
   float* keys = nullptr;     ///< panels of keys: [padded head_dim, panel] each
   float* widened = nullptr;  ///< [panel, padded head_dim]: keys on their way into a panel
