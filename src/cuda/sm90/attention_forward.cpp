@@ -162,6 +162,8 @@ void run(const AttentionCall& call, const Plan& base, const RunContext& context)
   launch.next = workspace.take<std::int32_t>(1);
   launch.tile_rows = planned.schedule.tile_rows();
   launch.head_chunk = planned.head_chunk;
+  launch.inverse_chunk =
+      static_cast<std::uint32_t>((65536 + planned.head_chunk - 1) / planned.head_chunk);
   launch.head_slots = static_cast<std::int32_t>(problem.heads_q / planned.head_chunk);
   const int keys = forward_keys(planned.bucket);
   launch.part_keys =

@@ -20,11 +20,12 @@ constexpr int forward_keys(ForwardBucket bucket) {
 
 struct ForwardLaunch {
   CUtensorMap q, k, v;
-  std::int32_t* next;       ///< counts the items that blocks have taken; 0 before the launch
-  std::int32_t tile_rows;   ///< query tokens of a tile
-  std::int32_t head_chunk;  ///< query heads of a tile, beside each other
-  std::int32_t head_slots;  ///< chunks of heads
-  std::int32_t part_keys;   ///< keys that one copy brings: a tile, or what a page has of it
+  std::int32_t* next;           ///< counts the items that blocks have taken; 0 before the launch
+  std::int32_t tile_rows;       ///< query tokens of a tile
+  std::int32_t head_chunk;      ///< query heads of a tile, beside each other
+  std::uint32_t inverse_chunk;  ///< 2^16 / head_chunk, rounded up
+  std::int32_t head_slots;      ///< chunks of heads
+  std::int32_t part_keys;       ///< keys that one copy brings: a tile, or what a page has of it
   std::int32_t blocks;
 };
 

@@ -17,6 +17,15 @@ namespace packattn::cuda::sm90 {
 constexpr float log2e = 1.4426950408889634F;
 constexpr int warpgroup = 128;
 
+/// A packed row's token and head, from the first of its tile.
+struct PackedRow {
+  int token, head;
+  /// Exact for the 128 rows of a tile; a division would be the longest part of a short item's end.
+  __device__ PackedRow(const ForwardLaunch& launch, int row)
+      : token(static_cast<int>(static_cast<unsigned>(row) * launch.inverse_chunk >> 16)),
+        head(row - token * launch.head_chunk) {}
+};
+
 /// A product's columns in pieces that one instruction makes.
 template <int width>
 struct Pieces {
@@ -288,8 +297,9 @@ __device__ void store_half(const AttentionParams& p, const ForwardLaunch& launch
                            Pieces<C::value>& o) {
   const int row = row_of(group, half);
   const bool valid = row < item.rows;
-  const std::int64_t token = item.q_start + item.first_row + row / launch.head_chunk;
-  const int head = item.first_head + row % launch.head_chunk;
+  const PackedRow at(launch, row);
+  const std::int64_t token = item.q_start + item.first_row + at.token;
+  const int head = item.first_head + at.head;
   const float m = C::general ? rows.m[half] : rows.m[half] * p.scale;
   const Finish finish(p, valid ? head : 0, m, quad_sum(rows.l[half]));
   store_row<C, half>(p, token * p.out.row_stride + head * p.out.head_stride, finish.factor, valid,
@@ -308,14 +318,15 @@ __device__ RowState row_state(const AttentionParams& p, const ForwardLaunch& lau
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     const int row = min(row_of(group, half), item.rows - 1);
-    const std::int32_t diagonal = item.first_row + row / launch.head_chunk + item.shift;
+    const PackedRow at(launch, row);
+    const std::int32_t diagonal = item.first_row + at.token + item.shift;
     rows.low[half] = diagonal - p.left;
     rows.high[half] = min(diagonal + p.right + 1, item.k_length);
     rows.m[half] = -INFINITY;
     rows.l[half] = 0;
     rows.slope[half] = 0;
     if (C::general && p.slopes != nullptr) {
-      const int head = item.first_head + row % launch.head_chunk;
+      const int head = item.first_head + at.head;
       rows.slope[half] = p.slopes[item.n * p.slopes_sequence_stride + head * p.slopes_head_stride];
     }
   }
@@ -353,8 +364,9 @@ __device__ inline void store_nothing(const AttentionParams& p, const ForwardLaun
   const int words = p.value_dim * (p.out_fp32 ? 4 : 2) / 16;
   for (int row = 0; row < item.rows; ++row) {
     const int lane = static_cast<int>(threadIdx.x) % 32;
-    const std::int64_t token = item.q_start + item.first_row + row / launch.head_chunk;
-    const int head = item.first_head + row % launch.head_chunk;
+    const PackedRow at(launch, row);
+    const std::int64_t token = item.q_start + item.first_row + at.token;
+    const int head = item.first_head + at.head;
     clear_row(p, token, head, words, lane, 32);
     if (p.lse != nullptr && lane == 0) {
       p.lse[head * p.lse_stride + token] =
