@@ -163,15 +163,17 @@ class AttendFew {
     Tiles::template zero<0>();
     Tiles::template zero<1>();
     for (std::int64_t s = 0; s < steps; ++s) {
-      for (int a = 0; a < terms; ++a) {
-        for (int b = 0; b < terms; ++b) {
-          Tiles::template load<6>(w_.q + (b * steps + s) * 2 * tile_bytes, 64);
-          Tiles::template load<4>(keys + (a * steps + s) * tile_bytes, 64);
-          Tiles::template multiply<0, 4, 6>();
-          Tiles::template load<5>(keys + (a * steps + s) * tile_bytes + tile_apart, 64);
-          Tiles::template multiply<1, 5, 6>();
-        }
-      }
+      for_score_terms<terms>(
+          [&](auto a, auto b, auto load_a, auto load_b) __attribute__((always_inline)) {
+            const std::byte* k = keys + (a * steps + s) * tile_bytes;
+            if constexpr (load_b) {
+              Tiles::template load<6>(w_.q + (b * steps + s) * 2 * tile_bytes, 64);
+            }
+            if constexpr (load_a) Tiles::template load<4>(k, 64);
+            Tiles::template multiply<0, 4, 6>();
+            if constexpr (load_a) Tiles::template load<5>(k + tile_apart, 64);
+            Tiles::template multiply<1, 5, 6>();
+          });
     }
     constexpr std::int64_t row_bytes = strip_rows * std::int64_t{sizeof(float)};
     float* to = w_.scores[0] + group * group_keys * strip_rows;
@@ -238,22 +240,21 @@ class AttendFew {
       Tiles::template load<3>(values_of(c + 3), 64);
     }
     for (std::int64_t g = rows.begin; g < rows.end; ++g) {
-      for (int a = 0; a < terms; ++a) {
-        const std::byte* v = values_of_group(g) + (a * shape_.value_tiles + c) * tile_bytes;
-        for (int b = 0; a + b < terms; ++b) {
-          Tiles::template load<4>(weights_of(1, b, g), 64);
-          Tiles::template load<5>(v, 64);
-          Tiles::template multiply<0, 4, 5>();
-          Tiles::template load<6>(v + tile_bytes, 64);
-          Tiles::template multiply<1, 4, 6>();
-          if constexpr (count == 4) {
-            Tiles::template load<5>(v + 2 * tile_bytes, 64);
-            Tiles::template multiply<2, 4, 5>();
-            Tiles::template load<6>(v + 3 * tile_bytes, 64);
-            Tiles::template multiply<3, 4, 6>();
-          }
-        }
-      }
+      for_gather_terms<terms>(
+          [&](auto a, auto b, auto, auto load_b) __attribute__((always_inline)) {
+            const std::byte* v = values_of_group(g) + (a * shape_.value_tiles + c) * tile_bytes;
+            if constexpr (load_b) Tiles::template load<4>(weights_of(1, b, g), 64);
+            Tiles::template load<5>(v, 64);
+            Tiles::template multiply<0, 4, 5>();
+            Tiles::template load<6>(v + tile_bytes, 64);
+            Tiles::template multiply<1, 4, 6>();
+            if constexpr (count == 4) {
+              Tiles::template load<5>(v + 2 * tile_bytes, 64);
+              Tiles::template multiply<2, 4, 5>();
+              Tiles::template load<6>(v + 3 * tile_bytes, 64);
+              Tiles::template multiply<3, 4, 6>();
+            }
+          });
     }
     Tiles::template store<0>(values_of(c), 64);
     Tiles::template store<1>(values_of(c + 1), 64);

@@ -236,6 +236,29 @@ class Soften {
   __m512 even_[halves], odd_[halves], weight_[halves];
 };
 
+/// Calls f(a, b, load_a, load_b) for the products of term a of the keys and term b of the queries.
+/// Each differs from the one before in one operand, the only one that has to be loaded.
+template <int terms, class F>
+[[gnu::always_inline]] inline void for_score_terms(F&& f) {
+  constexpr std::integral_constant<int, 0> first;
+  constexpr std::integral_constant<int, 1> second;
+  f(first, first, std::true_type(), std::true_type());
+  if constexpr (terms == 2) {
+    f(first, second, std::false_type(), std::true_type());
+    f(second, second, std::true_type(), std::false_type());
+    f(second, first, std::false_type(), std::true_type());
+  }
+}
+/// The same for values and weights. The product of both second terms is below 2^-16.
+template <int terms, class F>
+[[gnu::always_inline]] inline void for_gather_terms(F&& f) {
+  constexpr std::integral_constant<int, 0> first;
+  constexpr std::integral_constant<int, 1> second;
+  if constexpr (terms == 2) f(first, second, std::true_type(), std::true_type());
+  f(first, first, std::bool_constant<terms == 1>(), std::true_type());
+  if constexpr (terms == 2) f(second, first, std::true_type(), std::false_type());
+}
+
 /// While it lives, results below 2^-126 are 0. Working out a subnormal weight takes the processor
 /// thirty times as long as another.
 class FlushTiny {

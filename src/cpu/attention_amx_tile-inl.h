@@ -155,12 +155,11 @@ class Attend {
       Tiles::template zero<2>();
       Tiles::template zero<3>();
       for (std::int64_t s = 0; s < steps; ++s) {
-        for (int a = 0; a < terms; ++a) {
-          for (int b = 0; b < terms; ++b) {
-            multiply(k + (a * steps + s) * tile_bytes, terms * steps * tile_bytes,
-                     q + (b * steps + s) * 2 * tile_bytes, tile_bytes, 64, between);
-          }
-        }
+        for_score_terms<terms>([&](auto a, auto b, auto load_a,
+                                   auto load_b) __attribute__((always_inline)) {
+          multiply<load_a, load_b>(k + (a * steps + s) * tile_bytes, terms * steps * tile_bytes,
+                                   q + (b * steps + s) * 2 * tile_bytes, tile_bytes, 64, between);
+        });
       }
       constexpr std::int64_t row_bytes = strip_rows * std::int64_t{sizeof(float)};
       float* to = scores + g * group_keys * strip_rows;
@@ -185,14 +184,14 @@ class Attend {
         const std::byte* v =
             u.packed.values +
             (u.first_key / group_keys + g - u.packed.first_group) * shape_.value_group_bytes();
-        for (int a = 0; a < terms; ++a) {
-          for (int b = 0; a + b < terms; ++b) {  // the product of both second terms is below 2^-16
-            constexpr std::int64_t row_bytes = strip_rows * 4;
-            multiply(v + (a * shape_.value_tiles + c) * tile_bytes, tile_bytes,
-                     w_.weights[parity] + (b * block_keys / 2 + g * group_keys / 2) * row_bytes, 64,
-                     row_bytes, between);
-          }
-        }
+        for_gather_terms<terms>(
+            [&](auto a, auto b, auto load_a, auto load_b) __attribute__((always_inline)) {
+              constexpr std::int64_t row_bytes = strip_rows * 4;
+              multiply<load_a, load_b>(
+                  v + (a * shape_.value_tiles + c) * tile_bytes, tile_bytes,
+                  w_.weights[parity] + (b * block_keys / 2 + g * group_keys / 2) * row_bytes, 64,
+                  row_bytes, between);
+            });
       }
       Tiles::template store<0>(sums, 64);
       Tiles::template store<1>(sums + tile_floats, 64);
@@ -202,20 +201,20 @@ class Attend {
   }
 
   /// Adds the products of two tiles with two others, each load as late as its first use.
-  template <class F>
+  template <bool load_a, bool load_b, class F>
   __attribute__((always_inline)) static void multiply(const std::byte* a, std::int64_t a_apart,
                                                       const std::byte* b, std::int64_t b_apart,
                                                       std::int64_t b_row_bytes, F&& between) {
     constexpr std::integral_constant<int, 0> first;
     constexpr std::integral_constant<int, 1> second;
-    Tiles::template load<6>(b, b_row_bytes);
-    Tiles::template load_passing<4>(a, 64);
+    if constexpr (load_b) Tiles::template load<6>(b, b_row_bytes);
+    if constexpr (load_a) Tiles::template load_passing<4>(a, 64);
     Tiles::template multiply<0, 4, 6>();
     between(first);
-    Tiles::template load<7>(b + b_apart, b_row_bytes);
+    if constexpr (load_b) Tiles::template load<7>(b + b_apart, b_row_bytes);
     Tiles::template multiply<1, 4, 7>();
     between(second);
-    Tiles::template load_passing<5>(a + a_apart, 64);
+    if constexpr (load_a) Tiles::template load_passing<5>(a + a_apart, 64);
     Tiles::template multiply<2, 5, 6>();
     between(first);
     Tiles::template multiply<3, 5, 7>();
