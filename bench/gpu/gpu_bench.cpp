@@ -229,6 +229,38 @@ struct Bench {
                 time([&] { kda_recurrent(args, kda_options()); }), "gbps", 1e-6 * bytes);
   }
 
+  /// The layers beside KDA, on the tokens of one prefill: bound by memory, so GB/s is the mark.
+  void layers() {
+    const std::int64_t T = 8192, H = 96, D = 128;
+    const DeviceBuffer x(DType::bf16, {1, T, H, D}, 1), gate(DType::bf16, {1, T, H, D}, 2),
+        out(DType::bf16, {1, T, H, D}, 3), out32(DType::f32, {1, T, H, D}, 4),
+        weight(DType::bf16, {D}, 5), taps(DType::bf16, {H * D, 4}, 6), A_log(DType::f32, {H}, 7),
+        dt_bias(DType::f32, {H, D}, 8);
+    const auto row = [&](const char* name, const DeviceBuffer& to, int reads, auto&& call) {
+      const double bytes = reads * static_cast<double>(x.bytes()) + static_cast<double>(to.bytes());
+      results.add("layers", name, "packattn", time(call), "gbps", 1e-6 * bytes);
+    };
+    row("l2norm", out, 1, [&] { l2norm({.x = x.view(), .out = out.view()}); });
+    row("gated_rms_norm", out, 2, [&] {
+      gated_rms_norm(
+          {.x = x.view(), .gate = gate.view(), .weight = weight.view(), .out = out.view()});
+    });
+    row("kda_gate", out32, 1, [&] {
+      kda_gate(
+          {.g = x.view(), .A_log = A_log.view(), .dt_bias = dt_bias.view(), .out = out32.view()},
+          {.gate = GateKind::bounded});
+    });
+    const auto flat = [&](const DeviceBuffer& b) {
+      const std::int64_t shape[] = {T, H * D};
+      return TensorView(b.data(), DType::bf16, {DeviceType::cuda, 0}, shape);
+    };
+    const auto batch = PackedBatch::from_lengths(Lengths{1300, 547, 2048, 963, 271, 3063});
+    row("short_convolution", out, 1, [&] {
+      short_convolution({.x = flat(x), .weight = taps.view(), .out = flat(out)}, batch,
+                        {.silu = true});
+    });
+  }
+
   /// What boundaries on the device cost, on a batch whose work is next to nothing.
   void planner() {
     for (const std::int64_t N : {1, 64, 1024}) {
@@ -304,6 +336,7 @@ int run(const std::vector<std::string>& arguments) {
   if (wanted("first_call")) first_calls(results);
   Bench bench{results};
   if (wanted("limit")) bench.limits();
+  if (wanted("layers")) bench.layers();
   if (wanted("planner")) bench.planner();
   if (wanted("host")) bench.host();
   const auto each = [&](const char* group, void (Bench::*one)(const Json&)) {

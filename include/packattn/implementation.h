@@ -20,7 +20,7 @@ namespace packattn {
 enum class CheckLevel {
   host,    ///< every value the host already has
   device,  ///< boundaries on a device are checked there, by the planner, with nothing read back
-  full,    ///< also the values of host tensors that are not boundaries: KDA gates above 0
+  full,    ///< all values, KDA gates above 0 too; reads a device's back, so the call waits for it
 };
 
 /// How a call runs, as opposed to what it computes: nothing here changes a bit of the result,

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstddef>
 #include <span>
 
 #include "core/implementation_table.h"
@@ -21,6 +22,9 @@ std::span<const GatedRmsNormImplementation> gated_rms_norm();
 void copy_tokens(const TensorView& padded, const PackedBatch& batch, const TensorView& packed,
                  Side side, bool packing, void* stream);
 void merge_states(const MergeArgs& args, void* stream);
+
+/// Copies bytes of a device to the host, after what `stream` has been given so far, and waits.
+void read_back(void* to, const void* from, std::size_t bytes, Device device, void* stream);
 
 /// Reads and clears a stream's status word; a fault in the words of the host's own checks.
 std::optional<Fault> take_status(Device device, void* stream);

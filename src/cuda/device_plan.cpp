@@ -108,6 +108,14 @@ std::byte* upload(const void* bytes, std::size_t size, Device device) {
   return static_cast<std::byte*>(memory);
 }
 
+void read_back(void* to, const void* from, std::size_t bytes, Device device, void* stream) {
+  if (const auto fault = device_fault(device)) throw Error({*fault});
+  const DeviceGuard guard(device);
+  const auto queue = static_cast<cudaStream_t>(stream);
+  check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, queue), "cudaMemcpyAsync");
+  check(cudaStreamSynchronize(queue), "cudaStreamSynchronize");
+}
+
 void release(std::byte* memory, Device device) {
   if (memory == nullptr) return;
   const RelaxedCapture relaxed;

@@ -80,12 +80,16 @@ struct KdaStepInput {
   DeviceBoundaries boundaries;  ///< no data unless only the device has them
   std::int64_t rows;            ///< of the tensors
   StatusWord* status;
+  int multiprocessors;
 };
 
-/// Sequences whose boundaries and slots every block looks through by itself, and tokens a sequence
-/// on average, that make a call a decode call.
-constexpr std::int64_t kda_step_sequences = 128;
-constexpr std::int64_t kda_step_tokens = 16;
+/// Sequences and slots that every block looks through by itself, and tokens a sequence on average,
+/// that make a call a decode call.
+constexpr std::int64_t kda_step_sequences = 1024;
+constexpr std::int64_t kda_step_slots = 1 << 16;
+constexpr std::int64_t kda_step_tokens = 4;
+/// Heads times columns of all of them; chunks are counted in 32 bits.
+constexpr std::int64_t kda_step_columns = 1 << 30;
 
 /// Sizes of a lane's or thread's share of a state; `vectors` of a pool depends on them.
 constexpr int kda_lane_columns = 8;

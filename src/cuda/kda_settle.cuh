@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <climits>
-
 #include "cuda/boundaries.cuh"
 #include "cuda/kda_own_slots.cuh"
 
-// What the planner and kda_slots find out for all sequences, found out by each block for its own:
-// with few sequences that is one pass over their boundaries and slots, while the state is on its
-// way, instead of two launches before it.
+// What the planner and kda_slots find out for all sequences, found out inside a decode kernel: with
+// few sequences that is one pass over their boundaries and slots, while states are on their way,
+// instead of two launches before it. Slots are one to a sequence and serve both sides, or there are
+// none.
 
 namespace packattn::cuda::kda_settle {
 
@@ -22,7 +21,10 @@ struct Input {
   StatusWord* status;
 };
 
-struct Shared { int disputed; };
+/// Slots whose users a block can tell apart: 8 KiB of shared memory.
+constexpr std::int64_t most_slots = kda_step_slots;
+
+struct Shared { unsigned used[most_slots / 32]; };
 
 /// A position's sequence, and the rows before it that belong to nobody.
 struct Settled {
@@ -30,9 +32,6 @@ struct Settled {
   Gap gap;
   bool valid;
 };
-
-constexpr int nothing = INT_MAX;
-constexpr int initial_state = INT_MAX - 1;
 
 /// Position n, by the planner's rule: what is read one after the other only if an entry is wrong.
 __device__ inline Settled scan(const KdaParams& p, const Input& in, std::int32_t n,
@@ -63,35 +62,21 @@ __device__ inline Settled scan(const KdaParams& p, const Input& in, std::int32_t
   return result;
 }
 
-/// `slots` of one column for both sides, or no slots: the usual ways to decode.
-__device__ inline bool is_plain(const Input& in) {
-  const KdaSlotInput& slots = in.slots.slots;
-  return !in.resolve || (slots.shared && !slots.columns && slots.accepted.data == nullptr);
-}
 /// Without branches, so that nothing waits for the slot before boundaries are asked for too.
-__device__ inline KdaRow plain_row(const KdaParams& p, const Input& in, std::int32_t n) {
+__device__ inline KdaRow row_of(const KdaParams& p, const Input& in, std::int32_t n) {
   if (!in.resolve) return kda_sequence_rows(p, n);
   const std::int64_t slot = read_slot(in.slots.slots.read, n, 0);
   const bool good = slot != p.null_slot && slot >= 0 && slot < in.slots.read_rows;
   const std::int64_t row = good ? slot : -1;
   return {row, row, good ? 0 : 1};
 }
-__device__ __noinline__ inline KdaRow any_row(const KdaParams& p, const Input& in, std::int32_t n,
-                                              std::int32_t length) {
-  Finding ignored;
-  KdaRow row = own_row(p, in.slots, n, length, ignored);
-  if (row.skipped != 0) row.initial = row.final = -1;
-  return row;
-}
 
-/// Position n if every entry is right: enough to fetch its first token and state, which nothing is
-/// made of before `settle` has agreed.
+/// Position n if every entry is right.
 __device__ inline Settled glimpse(const KdaParams& p, const Input& in, std::int32_t n) {
   Settled x{.s = {.row = 0, .start = 0, .n = n, .length = 0, .state = {-1, -1, 0}},
             .gap = {0, 0},
             .valid = n < p.count};
-  const bool plain = is_plain(in);
-  if (n < p.count && plain) x.s.state = plain_row(p, in, n);
+  if (n < p.count) x.s.state = row_of(p, in, n);
   if (in.boundaries.data != nullptr) {
     x.s.start = read_boundary(in.boundaries, n);
     const std::int64_t end = n < p.count ? read_boundary(in.boundaries, n + 1) : in.rows;
@@ -109,14 +94,30 @@ __device__ inline Settled glimpse(const KdaParams& p, const Input& in, std::int3
     x.s.row = n;
     x.s.length = p.length;
   }
-  if (n < p.count && !plain) x.s.state = any_row(p, in, n, x.s.length);
   return x;
 }
 
-/// Whether this thread's share of all entries gives a reason to look closer: boundaries that do not
-/// rise, a slot of n that is none or that others name too.
-__device__ inline bool suspicious(const KdaParams& p, const Input& in, std::int32_t n) {
+/// Whether anything in the batch gives a reason to look closer: boundaries that do not rise, a slot
+/// that is none or that two sequences name. Every thread of the block calls it.
+__device__ inline bool suspicious(const KdaParams& p, const Input& in, Shared& shared) {
+  if (!in.resolve && in.boundaries.data == nullptr) return false;
   bool found = false;
+  if (in.resolve) {
+    for (int i = thread_index(); i < (in.slots.read_rows + 31) / 32; i += block_threads()) {
+      shared.used[i] = 0;
+    }
+    __syncthreads();
+    for (std::int32_t m = thread_index(); m < p.count; m += block_threads()) {
+      const std::int64_t slot = read_slot(in.slots.slots.read, m, 0);
+      if (slot == p.null_slot) continue;
+      if (slot < 0 || slot >= in.slots.read_rows) {
+        found = true;
+        continue;
+      }
+      const unsigned bit = 1U << (slot % 32);
+      found = found || (atomicOr(&shared.used[slot / 32], bit) & bit) != 0;
+    }
+  }
   if (in.boundaries.data != nullptr) {
     for (std::int32_t m = thread_index(); m <= p.count; m += block_threads()) {
       const std::int64_t entry = read_boundary(in.boundaries, m);
@@ -125,72 +126,7 @@ __device__ inline bool suspicious(const KdaParams& p, const Input& in, std::int3
       found = found || (m == p.count && entry < in.rows && !in.capacity);
     }
   }
-  if (!in.resolve || n >= p.count) return found;
-  if (!in.slots.slots.shared) return true;
-  const KdaSlotView& slots = in.slots.slots.read;
-  for (std::int64_t c = 0; c < slots.columns; ++c) {
-    const std::int64_t own = read_slot(slots, n, c);
-    if (own == p.null_slot) continue;
-    found = found || own < 0 || own >= in.slots.read_rows;
-    for (std::int32_t m = thread_index(); m < p.count; m += block_threads()) {
-      for (std::int64_t k = 0; k < slots.columns; ++k) {
-        found = found || (read_slot(slots, m, k) == own && (m != n || k != c));
-      }
-    }
-  }
-  const KdaSlotView& accepted = in.slots.slots.accepted;
-  if (accepted.data != nullptr) {
-    const std::int64_t tokens = read_slot(accepted, n, 0);
-    found = found || tokens < 1 || tokens > slots.columns;
-  }
-  return found;
-}
-
-/// The lowest of n's slots that somebody else uses too and somebody writes, among the sequences of
-/// this thread; `initial_state` if that is what n only reads. Sequences with wrong slots are
-/// skipped, so theirs do not count.
-template <class Length>
-__device__ int find_dispute(const KdaParams& p, const SlotInput& in, std::int32_t n,
-                            const KdaRow& own, Length&& length_of) {
-  if (own.skipped != 0) return nothing;
-  const std::int64_t own_writes = writes_of(in, length_of(n));
-  const auto own_slot = [&](std::int64_t c) { return read_slot(in.slots.write, n, c); };
-  const auto lowest = [&](std::int64_t slot, std::int64_t but) {
-    for (std::int64_t c = 0; c < own_writes; ++c) {
-      if (c != but && own_slot(c) == slot) return static_cast<int>(c);
-    }
-    return nothing;
-  };
-  const bool writes_initial = lowest(own.initial, -1) != nothing;
-  int found = nothing;
-  Finding ignored;
-  for (std::int32_t m = thread_index(); m < p.count; m += block_threads()) {
-    const std::int32_t length = length_of(m);
-    const KdaRow row = own_row(p, in, m, length, ignored);
-    if (row.skipped != 0) continue;
-    const std::int64_t writes = writes_of(in, length);
-    bool writes_what_it_reads = false;
-    for (std::int64_t c = 0; c < writes; ++c) {
-      const std::int64_t slot = read_slot(in.slots.write, m, c);
-      if (slot == p.null_slot) continue;
-      writes_what_it_reads = writes_what_it_reads || slot == row.initial;
-      found = min(found, lowest(slot, m == n ? c : -1));
-      if (in.slots.in_place && m != n && slot == own.initial && !writes_initial) {
-        found = min(found, initial_state);
-      }
-    }
-    if (in.slots.in_place && m != n && row.initial >= 0 && !writes_what_it_reads) {
-      found = min(found, lowest(row.initial, -1));
-    }
-  }
-  return found;
-}
-
-__device__ inline void note_dispute(const SlotInput& in, std::int32_t n, std::int64_t initial,
-                                    int found, Finding& finding) {
-  const StatusArgument name = in.slots.shared ? StatusArgument::slots : StatusArgument::write_slots;
-  if (found == initial_state) finding.note(n, name, Code::slot_read_and_written, initial);
-  else finding.note(n, name, Code::slot_duplicate, read_slot(in.slots.write, n, found));
+  return __syncthreads_or(found ? 1 : 0) != 0;
 }
 
 /// One of many blocks writes the status word. Findings are rare: nobody waits in a call without.
@@ -205,53 +141,36 @@ __device__ inline void report_alone(const Finding& finding, StatusWord* status) 
   atomicExch(&status_taken, 0U);
 }
 
-/// Where something looks wrong: the planner's rule and that of kda_slots, in full. Out of line: the
-/// usual call is faster if it need not step over all this.
+/// Position n in a batch where something is wrong: the planner's rule and that of kda_slots. Every
+/// lane of a warp calls it; `reports`: this warp is the one that speaks for the position. Out of
+/// line, because the usual call is faster if it need not step over all this.
 __device__ __noinline__ inline void look_closer(const KdaParams& p, const Input& in, std::int32_t n,
-                                                Shared& shared, bool reports, Settled& x) {
-  if (thread_index() == 0) shared.disputed = nothing;
-  __syncthreads();
+                                                bool reports, Settled& x) {
   Finding finding;
-  Finding ignored;
-  const bool scanned = in.boundaries.data != nullptr;
-  // Only columns are counted in tokens.
-  const auto length_of = [&](std::int32_t m) -> std::int32_t {
-    if (!in.slots.slots.columns) return 0;
-    return scanned ? scan(p, in, m, ignored).s.length : kda_sequence(p, m).length;
-  };
-  const bool resolve = in.resolve && n < p.count;
-  if (resolve) {
-    const KdaRow own = own_row(p, in.slots, n, length_of(n), ignored);
-    const int found = find_dispute(p, in.slots, n, own, length_of);
-    if (found != nothing) atomicMin(&shared.disputed, found);
-  }
-  __syncthreads();
-  KdaRow row = x.s.state;
-  if (scanned) x = scan(p, in, n, finding);
-  if (scanned && n == p.count && !in.capacity) {
-    const std::int64_t end = read_boundary(in.boundaries, n);
-    if (end < in.rows) finding.note(n, StatusArgument::cu_seqlens_q, Code::rows_after_end, end);
-  }
-  if (resolve) {
-    row = own_row(p, in.slots, n, x.s.length, finding);
-    if (row.skipped == 0 && shared.disputed != nothing) {
-      note_dispute(in.slots, n, row.initial, shared.disputed, finding);
-      row.skipped = 1;
+  if (in.boundaries.data != nullptr) {
+    const KdaRow row = x.s.state;
+    x = scan(p, in, n, finding);
+    x.s.state = row;
+    const std::int64_t end = read_boundary(in.boundaries, p.count);
+    if (n == p.count && end < in.rows && !in.capacity) {
+      finding.note(n, StatusArgument::cu_seqlens_q, Code::rows_after_end, end);
     }
-    if (row.skipped != 0) row.initial = row.final = -1;
   }
-  x.s.state = row;
-  if (reports && thread_index() == 0) report_alone(finding, in.status);
-}
-
-/// Every thread of a block calls it with what it has glimpsed. True if that has changed. `reports`:
-/// this block is the one that speaks for the sequence.
-__device__ inline bool settle(const KdaParams& p, const Input& in, std::int32_t n, Shared& shared,
-                              bool reports, Settled& x) {
-  if (!in.resolve && in.boundaries.data == nullptr) return false;
-  if (__syncthreads_or(suspicious(p, in, n) ? 1 : 0) == 0) return false;
-  look_closer(p, in, n, shared, reports, x);
-  return true;
+  if (in.resolve && n < p.count) {
+    const std::int64_t own = read_slot(in.slots.slots.read, n, 0);
+    if (own != p.null_slot && x.s.state.skipped != 0) {
+      finding.note(n, StatusArgument::slots, Code::slot_range, own);
+    }
+    int others = 0;
+    for (std::int32_t m = lane_index(); m < p.count; m += 32) {
+      others += m != n && read_slot(in.slots.slots.read, m, 0) == own ? 1 : 0;
+    }
+    if (warp_sum(others) > 0 && x.s.state.skipped == 0) {
+      finding.note(n, StatusArgument::slots, Code::slot_duplicate, own);
+      x.s.state = {-1, -1, 1};
+    }
+  }
+  if (reports && lane_index() == 0) report_alone(finding, in.status);
 }
 
 }  // namespace packattn::cuda::kda_settle

@@ -6,11 +6,26 @@
 
 namespace packattn::cuda {
 
+/// Elements that a thread moves at once.
+constexpr int layer_run = 8;
+
+/// Whether runs of 8 elements from a multiple of 8 on are one or two aligned 16-byte words.
+inline bool moves_runs(const TensorView& x) {
+  const auto bytes = static_cast<std::int64_t>(size_of(x.dtype()));
+  bool runs = reinterpret_cast<std::uintptr_t>(x.data()) % 16 == 0 && x.size(-1) % layer_run == 0;
+  for (int dim = 0; dim + 1 < x.rank(); ++dim) {
+    runs = runs && (x.size(dim) == 1 || x.stride(dim) * bytes % 16 == 0);
+  }
+  return runs;
+}
+
 /// The rows of a tensor [..., D]; data is null if it was not given.
 struct RowTensor {
-  explicit RowTensor(const TensorView& x) : data(x.data()), dtype(x.dtype()), rows(x) {}
+  explicit RowTensor(const TensorView& x)
+      : data(x.data()), dtype(x.dtype()), runs(x.present() && moves_runs(x)), rows(x) {}
   void* data;
   DType dtype;
+  bool runs;
   Rows rows;
 };
 
@@ -25,7 +40,7 @@ struct NormParams {
 void launch_norm(const NormParams& p, const char* name, cudaStream_t stream);
 
 /// exp's argument of every channel, over B T tokens of g.
-void launch_kda_gate(const KdaParams& p, std::int64_t batches, cudaStream_t stream);
+void launch_kda_gate(const KdaParams& p, std::int64_t batches, bool runs, cudaStream_t stream);
 
 /// States of a convolution, [rows, D, W - 1].
 struct WindowPool {

@@ -18,6 +18,9 @@ void copy_tokens(const TensorView& padded, const PackedBatch&, const TensorView&
 void merge_states(const MergeArgs& args, void*) {
   fail(Code::cuda_absent, {.argument = "out_a", .value = to_string(args.out_a.device())});
 }
+void read_back(void*, const void*, std::size_t, Device device, void*) {
+  fail(Code::cuda_absent, {.argument = "q", .value = to_string(device)});
+}
 std::optional<Fault> take_status(Device, void*) { return {}; }
 
 }  // namespace packattn::cuda

@@ -57,14 +57,21 @@ std::shared_ptr<const Plan> plan(const KdaCall& call, int) {
   return result;
 }
 
-/// What the decode kernel takes: few tokens of few sequences, states that a lane moves in words.
+/// What the decode kernel takes: a token a sequence, slots that serve both sides, states that a
+/// lane moves in words.
 bool is_step(const KdaCall& call, const KdaParams& p) {
   const std::int64_t tokens = call.args.q.size(1) * (call.batch == nullptr ? call.count : 1);
   const auto moves = [&](const KdaPool& pool) {
     return pool.data == nullptr || (pool.vectors && p.v_first);
   };
-  return call.count <= kda_step_sequences && tokens <= call.count * kda_step_tokens &&
-         moves(p.initial) && moves(p.final);
+  const KdaArgs& a = call.args;
+  const bool plain =
+      !a.read_slots.present() && !a.write_slots.present() && !a.num_accepted_tokens.present() &&
+      call.problem.slot_columns == 0 &&
+      (!a.slots.present() || (a.state.present() && p.initial.rows <= kda_step_slots));
+  return plain && moves(p.initial) && moves(p.final) && call.count <= kda_step_sequences &&
+         tokens <= call.count * kda_step_tokens &&
+         (call.count + 1) * p.heads * p.value_dim <= kda_step_columns;
 }
 
 KdaTensor tensor(const TensorView& x) {
@@ -206,7 +213,8 @@ void run_step(const KdaCall& call, KdaParams& params, const Plan& base, const Ru
                      .capacity = false,
                      .boundaries = {},
                      .rows = rows,
-                     .status = status_word(call.problem.device.index, stream)};
+                     .status = status_word(call.problem.device.index, stream),
+                     .multiprocessors = properties(call.problem.device.index).multiprocessors};
   if (planned.schedule && planned.schedule->ready()) {
     params.batch = planned.schedule->uploaded();
   } else if (planned.schedule) {

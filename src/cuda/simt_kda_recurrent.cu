@@ -20,33 +20,6 @@ namespace {
 using namespace kda_columns;
 
 constexpr int warps = 4;
-/// The warp's column, which the compiler cannot know to be the one it has: addresses made from it
-/// are made where they are used.
-__device__ int taken_anew(int column) { return __shfl_sync(all_lanes, column, 0); }
-
-/// All tokens of one sequence for 8 columns.
-template <int keys, class S>
-__device__ void run_tokens(const KdaParams& p, const KdaSequenceView& s, int head, int column) {
-  StateTile<keys> state;
-  load_tile<keys, S>(p, p.initial, s.state.initial, head, column, state);
-  const Gate<keys> gate(p, head);
-  for (std::int32_t t = 0; t < s.length; ++t) {
-    Token<keys> token;
-    ColumnInputs inputs;
-    token.load(p, s, t, head);
-    inputs.load(p, s, t, head, column);
-    token.evaluate(p, gate);
-    step<keys>(p, token, inputs, token_offset(p.out, s, t, head), column, state);
-    if (p.columns.data != nullptr) {
-      const std::int64_t slot = read_slot(p.columns, s.n, t);
-      // Taken anew: addresses of 64 elements kept from token to token would fill the registers.
-      const int at = taken_anew(column);
-      if (slot != p.null_slot) store_tile<keys, S>(p, p.final, slot, head, at, state);
-    }
-  }
-  store_tile<keys, S>(p, p.final, s.state.final, head, taken_anew(column), state);
-}
-
 /// A single token for columns [first, last): what belongs to all of them is worked out once.
 template <int keys, class S>
 __device__ void run_token(const KdaParams& p, const KdaSequenceView& s, int head, int first,

@@ -58,7 +58,9 @@ void run_gate(const KdaCall& call, const Plan&, const RunContext& context) {
   const DeviceGuard guard(call.problem.device);
   KdaParams params = kda_params(call);
   params.length = static_cast<std::int32_t>(call.args.g.size(1));
-  launch_kda_gate(params, call.args.g.size(0), stream_of(context));
+  const TensorView& g = call.args.g;
+  launch_kda_gate(params, g.size(0), moves_runs(g) && moves_runs(call.args.out),
+                  stream_of(context));
 }
 
 // ---- short convolution ----------------------------------------------------------------------

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// The neighbours of KDA on the device: norms (a warp a row), the gate (a thread a channel), the
-// short convolution (a thread a channel, over a tile of tokens). All are bound by memory. Sums are
-// in fp64 and in an order that the width alone fixes.
+// The neighbours of KDA on the device: norms (16 or 32 lanes a row), the gate (a thread 8
+// channels), the short convolution (a thread 8 channels, over a tile of tokens). All are bound by
+// memory: 8 elements a load and a store, and all that a thread needs asked for before it waits for
+// any. Sums are in fp64 and in an order that the width alone fixes.
 #include <algorithm>
 
 #include "cuda/kda_token.cuh"
-#include "cuda/layer_params.h"
+#include "cuda/layer_runs.cuh"
 
 namespace packattn::cuda {
 namespace {
@@ -21,56 +22,124 @@ __device__ void store_at(const RowTensor& x, std::int64_t offset, float value) {
 
 // ---- norms ----------------------------------------------------------------------------------
 
-__global__ void __launch_bounds__(threads) norm_kernel(const __grid_constant__ NormParams p) {
-  for (std::int64_t row = block_index() * (threads / 32) + warp_index(); row < p.rows;
-       row += block_count() * (threads / 32)) {
-    const std::int64_t x = p.x.rows.offset(row);
-    const std::int64_t residual = p.residual.rows.offset(row);
-    const auto sum = [&](std::int64_t d) {
-      const float r = load_at(p.x, x + d);
-      return p.residual.data != nullptr ? r + load_at(p.residual, residual + d) : r;
-    };
-    double squares = 0;
-    for (std::int64_t d = lane_index(); d < p.width; d += 32) {
-      const float r = sum(d);
-      squares = fma(static_cast<double>(r), static_cast<double>(r), squares);
-      if (p.residual_out.data != nullptr) {
-        store_at(p.residual_out, p.residual_out.rows.offset(row) + d, r);
-      }
+/// A row's runs in the hands of `team` lanes: run number i belongs to lane i % team. Rows of one
+/// run a lane are kept in registers, two rows at once; longer ones are read twice.
+template <int team>
+__device__ double team_sum(double x) {
+#pragma unroll
+  for (int step = team / 2; step > 0; step /= 2) x += __shfl_xor_sync(all_lanes, x, step);
+  return x;
+}
+
+struct NormRun {
+  Elements x, residual, gate;
+  float r[layer_run];
+
+  __device__ void load(const NormParams& p, std::int64_t row, int d, bool gated) {
+    const std::int64_t left = row < p.rows ? p.width - d : 0;
+    const std::int64_t at = left > 0 ? row : 0;
+    x = load_run(p.x, p.x.rows.offset(at) + d, left);
+    if (p.residual.data != nullptr) {
+      residual = load_run(p.residual, p.residual.rows.offset(at) + d, left);
     }
-    squares = warp_sum(squares);
+    if (gated && p.gate.data != nullptr) gate = load_run(p.gate, p.gate.rows.offset(at) + d, left);
+  }
+  __device__ double evaluate(const NormParams& p, double squares) {
+#pragma unroll
+    for (int i = 0; i < layer_run; ++i) {
+      r[i] = x.decode(p.x.dtype, i);
+      if (p.residual.data != nullptr) r[i] += residual.decode(p.residual.dtype, i);
+      squares = fma(static_cast<double>(r[i]), static_cast<double>(r[i]), squares);
+    }
+    return squares;
+  }
+  __device__ void finish(const NormParams& p, std::int64_t row, int d, double squares) {
+    const std::int64_t left = row < p.rows ? p.width - d : 0;
+    if (left <= 0) return;
     if (p.mean) squares /= static_cast<double>(p.width);
     const auto factor = static_cast<float>(1 / sqrt(squares + p.eps));
-    for (std::int64_t d = lane_index(); d < p.width; d += 32) {
-      float y = sum(d) * factor;
-      if (p.weight.data != nullptr) y *= load_at(p.weight, d);
-      if (p.bias.data != nullptr) y += load_at(p.bias, d);
+    const Elements weight = p.weight.data != nullptr ? load_run(p.weight, d, left) : Elements{};
+    const Elements bias = p.bias.data != nullptr ? load_run(p.bias, d, left) : Elements{};
+    float y[layer_run];
+#pragma unroll
+    for (int i = 0; i < layer_run; ++i) {
+      y[i] = r[i] * factor;
+      if (p.weight.data != nullptr) y[i] *= weight.decode(p.weight.dtype, i);
+      if (p.bias.data != nullptr) y[i] += bias.decode(p.bias.dtype, i);
       if (p.gate.data != nullptr) {
-        const float z = load_at(p.gate, p.gate.rows.offset(row) + d);
-        y *= p.swish ? z * sigmoid(z) : sigmoid(z);
+        const float z = gate.decode(p.gate.dtype, i);
+        y[i] *= p.swish ? z * sigmoid(z) : sigmoid(z);
       }
-      store_at(p.out, p.out.rows.offset(row) + d, y);
     }
+    if (p.residual_out.data != nullptr) {
+      store_run(p.residual_out, p.residual_out.rows.offset(row) + d, left, r);
+    }
+    store_run(p.out, p.out.rows.offset(row) + d, left, y);
+  }
+};
+
+template <int team>
+__global__ void __launch_bounds__(threads) short_norm_kernel(const __grid_constant__ NormParams p) {
+  constexpr int teams = threads / team;
+  const int d = thread_index() % team * layer_run;
+  const std::int64_t row = block_index() * (2 * teams) + thread_index() / team;
+  NormRun runs[2];
+#pragma unroll
+  for (int i = 0; i < 2; ++i) runs[i].load(p, row + i * teams, d, true);
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    const double squares = team_sum<team>(runs[i].evaluate(p, 0));
+    runs[i].finish(p, row + i * teams, d, squares);
+  }
+}
+
+__global__ void __launch_bounds__(threads) long_norm_kernel(const __grid_constant__ NormParams p) {
+  constexpr int team = 32;
+  const std::int64_t row = block_index() * (threads / team) + warp_index();
+  NormRun run;
+  double squares = 0;
+  for (std::int64_t d = lane_index() * layer_run; d < p.width; d += team * layer_run) {
+    run.load(p, row, static_cast<int>(d), false);
+    squares = run.evaluate(p, squares);
+  }
+  squares = team_sum<team>(squares);
+  for (std::int64_t d = lane_index() * layer_run; d < p.width; d += team * layer_run) {
+    run.load(p, row, static_cast<int>(d), true);
+    run.evaluate(p, 0);
+    run.finish(p, row, static_cast<int>(d), squares);
   }
 }
 
 // ---- gate -----------------------------------------------------------------------------------
 
+/// `Index` holds B T HV K / 8: 64-bit divisions would take as long as the memory.
+template <class Index>
 __global__ void __launch_bounds__(threads)
-    gate_kernel(const __grid_constant__ KdaParams p, const std::int64_t count) {
-  for (std::int64_t i = block_index() * threads + thread_index(); i < count;
-       i += block_count() * threads) {
-    const auto d = static_cast<int>(i % p.key_dim);
-    std::int64_t rest = i / p.key_dim;
-    const auto head = static_cast<int>(rest % p.heads);
-    rest /= p.heads;
-    const KdaSequenceView s{
-        .row = rest / p.length, .start = 0, .n = 0, .length = p.length, .state = {}};
-    const auto t = static_cast<std::int32_t>(rest % p.length);
-    const float raw = load_element(p.g, token_offset(p.g, s, t, head) + d);
-    store_element(p.out, token_offset(p.out, s, t, head) + d,
-                  log_decay(p, raw, gate_bias(p, head, d), gate_rate(p, head)));
+    gate_kernel(const __grid_constant__ KdaParams p, const Index count, const bool runs) {
+  const auto per_head = static_cast<Index>((p.key_dim + layer_run - 1) / layer_run);
+  const auto i = static_cast<Index>(block_index() * threads + thread_index());
+  if (i >= count) return;
+  const auto d = static_cast<int>(i % per_head) * layer_run;
+  Index rest = i / per_head;
+  const auto head = static_cast<int>(rest % static_cast<Index>(p.heads));
+  rest /= static_cast<Index>(p.heads);
+  const auto length = static_cast<Index>(p.length);
+  const KdaSequenceView s{.row = static_cast<std::int64_t>(rest / length),
+                          .start = 0,
+                          .n = 0,
+                          .length = p.length,
+                          .state = {}};
+  const auto t = static_cast<std::int32_t>(rest % length);
+  const int left = p.key_dim - d;
+  const Elements raw = load_run(p.g.data, p.g.dtype, runs, token_offset(p.g, s, t, head) + d, left);
+  const float rate = gate_rate(p, head);
+  float y[layer_run];
+#pragma unroll
+  for (int c = 0; c < layer_run; ++c) {
+    const float bias = c < left ? gate_bias(p, head, d + c) : 0.0F;
+    y[c] = log_decay(p, raw.decode(p.g.dtype, c), bias, rate);
   }
+  store_run(p.out.data, p.out.dtype, runs, token_offset(p.out, s, t, head) + d, left, y);
 }
 
 // ---- short convolution ----------------------------------------------------------------------
@@ -90,7 +159,56 @@ __device__ float input(const ConvolutionParams& p, const DeviceSequence& s, cons
       row.initial * p.initial.row_stride + channel * p.initial.channel_stride + p.taps - 1 + t);
 }
 
-/// A tile of tokens for a block's channels.
+/// A tile of tokens for 8 of a thread's channels; what an aligned call of 4 taps gets. The window
+/// stays in registers, and four tokens are asked for at once.
+constexpr int usual_taps = 4;
+constexpr int ahead = 4;
+
+__device__ void convolve_runs(const ConvolutionParams& p, const Tile& tile, std::int64_t channel) {
+  const DeviceSequence s = p.batch.sequences[tile.sequence];
+  const KdaRow row = row_of(p, tile.sequence);
+  const std::int32_t end = min(s.q_length, tile.row + p.tile_tokens);
+  float weight[usual_taps][layer_run];
+  float window[usual_taps][layer_run];  // the inputs of one token, its own last
+  float bias[layer_run];
+#pragma unroll
+  for (int c = 0; c < layer_run; ++c) {
+    bias[c] = p.bias.data != nullptr ? load_at(p.bias, channel + c) : 0.0F;
+#pragma unroll
+    for (int i = 0; i < usual_taps; ++i) {
+      weight[i][c] = load_at(p.weight, p.weight.rows.offset(channel + c) + i);
+      window[i][c] = i == 0 ? 0.0F : input(p, s, row, tile.row - usual_taps + i, channel + c);
+    }
+  }
+  for (std::int32_t first = tile.row; first < end; first += ahead) {
+    Elements next[ahead];
+#pragma unroll
+    for (int k = 0; k < ahead; ++k) {
+      const bool inside = first + k < end;
+      const std::int64_t t = s.q_start + (inside ? first + k : first);
+      next[k] = load_run(p.x, p.x.rows.offset(t) + channel, inside ? layer_run : 0);
+    }
+#pragma unroll
+    for (int k = 0; k < ahead; ++k) {
+      if (first + k >= end) return;
+      float y[layer_run];
+#pragma unroll
+      for (int c = 0; c < layer_run; ++c) {
+#pragma unroll
+        for (int i = 0; i + 1 < usual_taps; ++i) window[i][c] = window[i + 1][c];
+        window[usual_taps - 1][c] = next[k].decode(p.x.dtype, c);
+        y[c] = bias[c];
+#pragma unroll
+        for (int i = 0; i < usual_taps; ++i) y[c] = fmaf(weight[i][c], window[i][c], y[c]);
+        if (p.silu) y[c] *= sigmoid(y[c]);
+        if (row.skipped != 0) y[c] = 0;
+      }
+      store_run(p.out, p.out.rows.offset(s.q_start + first + k) + channel, layer_run, y);
+    }
+  }
+}
+
+/// A tile of tokens for one channel, of any number of taps.
 __device__ void convolve(const ConvolutionParams& p, const Tile& tile, std::int64_t channel) {
   const DeviceSequence s = p.batch.sequences[tile.sequence];
   const KdaRow row = row_of(p, tile.sequence);
@@ -109,20 +227,27 @@ __device__ void convolve(const ConvolutionParams& p, const Tile& tile, std::int6
   }
 }
 
-__global__ void __launch_bounds__(threads)
+/// `run` channels a thread: 8 or 1.
+template <int run>
+constexpr int convolution_threads = run == 1 ? threads : 128;
+
+template <int run>
+__global__ void __launch_bounds__(convolution_threads<run>)
     convolution_kernel(const __grid_constant__ ConvolutionParams p, const std::int64_t groups) {
   const std::int64_t units = (static_cast<std::int64_t>(*p.batch.tile_count) + 1) * groups;
   for (std::int64_t unit = block_index(); unit < units; unit += block_count()) {
-    const std::int64_t channel = unit % groups * threads + thread_index();
+    const std::int64_t channel = (unit % groups * convolution_threads<run> + thread_index()) * run;
     if (channel >= p.width) continue;
     if (unit / groups < *p.batch.tile_count) {
-      convolve(p, p.batch.tiles[unit / groups], channel);
+      const Tile tile = p.batch.tiles[unit / groups];
+      if constexpr (run == layer_run) convolve_runs(p, tile, channel);
+      else convolve(p, tile, channel);
       continue;
     }
     for (std::int32_t n = 0; n <= p.batch.size; ++n) {
       const Gap gap = p.batch.gaps[n];
       for (std::int64_t t = gap.begin; t < gap.end; ++t) {
-        store_at(p.out, p.out.rows.offset(t) + channel, 0);
+        for (int c = 0; c < run; ++c) store_at(p.out, p.out.rows.offset(t) + channel + c, 0);
       }
     }
   }
@@ -152,25 +277,44 @@ std::int64_t blocks_for(std::int64_t units) { return std::min<std::int64_t>(unit
 }  // namespace
 
 void launch_norm(const NormParams& p, const char* name, cudaStream_t stream) {
-  constexpr int rows = threads / 32;
   if (p.rows == 0) return;
-  launch(name, norm_kernel, blocks_for((p.rows + rows - 1) / rows), threads, 0, stream, p);
+  const auto blocks = [&](std::int64_t rows) { return (p.rows + rows - 1) / rows; };
+  if (p.width <= 16 * layer_run) {
+    launch(name, short_norm_kernel<16>, blocks(2 * threads / 16), threads, 0, stream, p);
+  } else if (p.width <= 32 * layer_run) {
+    launch(name, short_norm_kernel<32>, blocks(2 * threads / 32), threads, 0, stream, p);
+  } else {
+    launch(name, long_norm_kernel, blocks(threads / 32), threads, 0, stream, p);
+  }
 }
 
-void launch_kda_gate(const KdaParams& p, std::int64_t batches, cudaStream_t stream) {
-  const std::int64_t count = batches * p.length * p.heads * p.key_dim;
+void launch_kda_gate(const KdaParams& p, std::int64_t batches, bool runs, cudaStream_t stream) {
+  const std::int64_t per_head = (p.key_dim + layer_run - 1) / layer_run;
+  const std::int64_t count = batches * p.length * p.heads * per_head;
   if (count == 0) return;
-  launch("simt/kda_gate", gate_kernel, blocks_for((count + threads - 1) / threads), threads, 0,
-         stream, p, count);
+  const std::int64_t blocks = (count + threads - 1) / threads;
+  if (count < INT32_MAX - threads) {
+    launch("simt/kda_gate", gate_kernel<std::uint32_t>, blocks, threads, 0, stream, p,
+           static_cast<std::uint32_t>(count), runs);
+  } else {
+    launch("simt/kda_gate", gate_kernel<std::int64_t>, blocks, threads, 0, stream, p, count, runs);
+  }
 }
 
 void launch_convolution(const ConvolutionParams& p, std::int64_t tile_bound, cudaStream_t stream) {
   const std::int64_t groups = (p.width + threads - 1) / threads;
-  launch("simt/short_convolution", convolution_kernel, blocks_for((tile_bound + 1) * groups),
-         threads, 0, stream, p, groups);
+  const char* name = "simt/short_convolution";
+  if (p.taps == usual_taps && p.x.runs && p.out.runs) {
+    constexpr int wide_threads = convolution_threads<layer_run>;
+    const std::int64_t wide = (p.width + wide_threads * layer_run - 1) / (wide_threads * layer_run);
+    launch(name, convolution_kernel<layer_run>, blocks_for((tile_bound + 1) * wide), wide_threads,
+           0, stream, p, wide);
+  } else {
+    launch(name, convolution_kernel<1>, blocks_for((tile_bound + 1) * groups), threads, 0, stream,
+           p, groups);
+  }
   if (p.final.data == nullptr || p.taps == 1 || p.batch.size == 0) return;
-  launch("simt/short_convolution", window_kernel, blocks_for(p.batch.size * groups), threads, 0,
-         stream, p, groups);
+  launch(name, window_kernel, blocks_for(p.batch.size * groups), threads, 0, stream, p, groups);
 }
 
 }  // namespace packattn::cuda

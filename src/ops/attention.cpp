@@ -6,6 +6,7 @@
 #include "core/workspace.h"
 #include "cpu/cpu.h"
 #include "cuda/cuda.h"
+#include "ops/device_values.h"
 #include "ops/lists.h"
 #include "ref/ref.h"
 
@@ -30,7 +31,11 @@ AttentionProblem check(const AttentionArgs& args, const detail::BatchState& batc
                        const AttentionOptions& options, const Context& context, FaultList& faults) {
   check_context(context, faults);
   check_implementation_name("attention", attention_list(), context.implementation, faults);
-  return check_attention_call(args, &batch, options, faults);
+  const AttentionProblem problem = check_attention_call(args, &batch, options, faults);
+  if (context.check_level == CheckLevel::full && faults.empty()) {
+    check_device_values(args, batch, options, context.stream, faults);
+  }
+  return problem;
 }
 
 AttentionProblem checked(const AttentionArgs& args, const detail::BatchState& batch,

@@ -12,6 +12,7 @@
 #include "core/workspace.h"
 #include "cpu/cpu.h"
 #include "cuda/cuda.h"
+#include "ops/device_values.h"
 #include "ops/lists.h"
 #include "ref/ref.h"
 
@@ -32,7 +33,11 @@ CheckedKda check(Op op, const KdaArgs& args, const detail::BatchState* batch,
                  const KdaOptions& options, const Context& context, FaultList& faults) {
   check_context(context, faults);
   check_implementation_name(to_string(op), kda_list(op), context.implementation, faults);
-  return check_kda_call(op, args, batch, options, context.check_level, faults);
+  CheckedKda kda = check_kda_call(op, args, batch, options, context.check_level, faults);
+  if (context.check_level == CheckLevel::full && faults.empty()) {
+    check_device_values(op, args, batch, options, context.stream, faults);
+  }
+  return kda;
 }
 
 CheckedKda checked(Op op, const KdaArgs& args, const detail::BatchState* batch,

@@ -48,8 +48,9 @@ class DeviceStatus : public testing::TestWithParam<std::pair<Op, std::string>> {
     g = Guarded(DType::f32, {1, tokens, heads, K});
     beta = Guarded(DType::f32, {1, tokens, heads});
     pool = Guarded(DType::f32, {slots, heads, K, V});
+    pool_v_first = Guarded(DType::f32, {slots, heads, V, K});
     Random random(7);
-    for (Guarded* x : {&q, &k, &v, &g, &beta, &pool}) {
+    for (Guarded* x : {&q, &k, &v, &g, &beta, &pool, &pool_v_first}) {
       for (std::int64_t i = 0; i < x->numel(); ++i) {
         x->set(i, x == &g ? -random.uniform() : 0.2 * random.normal());
       }
@@ -74,9 +75,10 @@ class DeviceStatus : public testing::TestWithParam<std::pair<Op, std::string>> {
     return {};
   }
 
-  Outcome run(const Call& c) {
+  Outcome run(const Call& c, StateLayout layout = StateLayout::k_first) {
+    Guarded& states = layout == StateLayout::k_first ? pool : pool_v_first;
     Guarded out(DType::f32, {1, tokens, heads, V});
-    pool.restore();
+    states.restore();
     std::vector<Guarded> kept;
     kept.reserve(8);
     const auto send = [&](const Integers& values, Integers shape = {}) -> TensorView {
@@ -95,7 +97,7 @@ class DeviceStatus : public testing::TestWithParam<std::pair<Op, std::string>> {
                  .g = g.send(),
                  .beta = beta.send(),
                  .out = out.send(),
-                 .state = pool.send()};
+                 .state = states.send()};
     args.slots = send(c.state_slots, c.columns > 0 ? Integers{count, c.columns} : Integers{});
     args.read_slots = send(c.read_slots);
     args.write_slots = send(c.write_slots);
@@ -107,22 +109,31 @@ class DeviceStatus : public testing::TestWithParam<std::pair<Op, std::string>> {
     }
     const auto batch = c.cu.empty() ? PackedBatch::from_starts_and_lengths(c.starts, c.lengths)
                                     : PackedBatch::from_cu_seqlens(send(c.cu));
-    const KdaOptions options{.state_layout = StateLayout::k_first};
+    const KdaOptions options{.state_layout = layout};
     const Context context{.implementation = GetParam().second};
     op() == Op::kda_recurrent ? kda_recurrent(args, batch, options, context)
                               : kda_chunk(args, batch, options, context);
-    for (Guarded* x : {&q, &k, &v, &g, &beta, &pool, &out}) x->fetch();
+    for (Guarded* x : {&q, &k, &v, &g, &beta, &states, &out}) x->fetch();
     for (Guarded* x : {&q, &k, &v, &g, &beta}) EXPECT_TRUE(x->unchanged());
-    EXPECT_EQ(out.damaged() + pool.damaged(), 0) << "bytes around an output were written";
-    return {out.values(), pool.values(), last_status(gpu)};
+    EXPECT_EQ(out.damaged() + states.damaged(), 0) << "bytes around an output were written";
+    return {out.values(), states.values(), last_status(gpu)};
   }
 
   /// `bad` behaves as `good` does, whose wrong sequences are empty or skipped; their rows are 0.
   void expect(const Call& bad, const Call& good, Code code, const std::string& argument,
               const std::string& position, const std::string& value) {
-    const Outcome expected = run(good);
+    // V-first states are those that the decode kernel takes.
+    for (const StateLayout layout : {StateLayout::k_first, StateLayout::v_first}) {
+      SCOPED_TRACE(layout == StateLayout::k_first ? "K-first" : "V-first");
+      expect(bad, good, layout, code, argument, position, value);
+    }
+  }
+
+  void expect(const Call& bad, const Call& good, StateLayout layout, Code code,
+              const std::string& argument, const std::string& position, const std::string& value) {
+    const Outcome expected = run(good, layout);
     EXPECT_FALSE(expected.status) << render(*expected.status);
-    const Outcome found = run(bad);
+    const Outcome found = run(bad, layout);
     ASSERT_TRUE(found.status) << "no status";
     EXPECT_EQ(code_id(found.status->code), code_id(code));
     EXPECT_EQ(found.status->argument, argument);
@@ -146,8 +157,19 @@ class DeviceStatus : public testing::TestWithParam<std::pair<Op, std::string>> {
     EXPECT_FALSE(last_status(gpu)) << "a status is given once";
   }
 
-  Guarded q, k, v, g, beta, pool;
+  Guarded q, k, v, g, beta, pool, pool_v_first;
 };
+
+TEST_P(DeviceStatus, OneTokenASequence) {
+  const Call good{.cu = {},
+                  .starts = {0, 1, 2, 3, 4},
+                  .lengths = {1, 1, 1, 1, 1},
+                  .state_slots = {5, -1, 3, -1, 4}};
+  expect({.cu = {0, 1, 2, 3, 4, 5}, .starts = {}, .lengths = {}, .state_slots = {5, 2, 3, 2, 4}},
+         good, Code::slot_duplicate, "slots", "sequence 1", "2");
+  expect({.cu = {0, 1, 2, 3, 4, 5}, .starts = {}, .lengths = {}, .state_slots = {5, 9, 3, -1, 4}},
+         good, Code::slot_range, "slots", "sequence 1", "9");
+}
 
 TEST_P(DeviceStatus, GoodBoundariesHaveNone) {
   const Outcome host = run({.cu = {}, .starts = {0, 3, 7}, .lengths = {3, 4, 5}});
