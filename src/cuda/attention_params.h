@@ -44,9 +44,16 @@ struct AttentionParams {
   bool bottom_right;
   bool out_fp32;
   bool aligned;  ///< rows start at multiples of 16 bytes
+  /// Sequences of at most so many query tokens are another kernel's in this call; 0 if none is.
+  std::int32_t decode_tokens;
 };
 
 /// Fills everything but the schedule.
 AttentionParams attention_params(const AttentionCall& call);
+/// The schedule, ready for kernels launched on `stream` after this.
+DeviceBatch prepare_schedule(const AttentionCall& call, const Schedule& schedule,
+                             DeviceWorkspace& workspace, cudaStream_t stream);
+/// The longest key sequence that the tensors leave room for; exact if the host knows the lengths.
+std::int64_t key_bound(const AttentionCall& call);
 
 }  // namespace packattn::cuda

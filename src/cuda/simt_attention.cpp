@@ -13,13 +13,12 @@ constexpr std::string_view name = "simt/attention";
 struct BucketSize {
   Bucket bucket;
   std::int64_t head, value;
-  int shared_bytes;  ///< of the fp16 / bf16 kernel
 };
 constexpr BucketSize buckets[] = {
-    {Bucket::d64, 64, 64, 40960},
-    {Bucket::d128, 128, 128, 81920},
-    {Bucket::d192_128, 192, 128, 65536},
-    {Bucket::d256, 256, 256, 98304},
+    {Bucket::d64, 64, 64},
+    {Bucket::d128, 128, 128},
+    {Bucket::d192_128, 192, 128},
+    {Bucket::d256, 256, 256},
 };
 
 const BucketSize* bucket_of(const AttentionProblem& p) {
@@ -56,32 +55,14 @@ struct SimtPlan : Plan {
   std::size_t scratch_floats = 0;
 };
 
-/// The longest key sequence that the tensors leave room for; exact if the host knows the lengths.
-std::int64_t key_bound(const AttentionCall& call) {
-  if (call.batch.host_known()) return call.batch.max_seqlen_k();
-  if (!call.problem.paged) return call.args.k.size(0);
-  return call.batch.state().pages_per_sequence * call.problem.page_size;
-}
-
-/// Few query rows a sequence, as in decode: on average, because the lengths may be unknown here.
-/// The tile's height changes no bit, a row's products being its own.
-bool is_narrow(const AttentionCall& call) {
-  const std::int64_t sequences = std::max<std::int64_t>(1, call.batch.size());
-  return call.problem.dtype != DType::f32 &&
-         call.args.q.size(0) * call.problem.group() <= sequences * narrow_tile;
-}
-
 std::shared_ptr<const Plan> plan(const AttentionCall& call, int) {
   const AttentionProblem& p = call.problem;
   const int group = static_cast<int>(p.group());
-  const bool narrow = is_narrow(call);
-  const int tile = narrow ? narrow_tile : simt_tile;
-  const int head_chunk = std::min(group, tile);
-  const auto result = std::make_shared<SimtPlan>(call, tile / head_chunk);
+  const int head_chunk = std::min(group, simt_tile);
+  const auto result = std::make_shared<SimtPlan>(call, simt_tile / head_chunk);
   SimtLaunch& launch = result->launch;
   launch.head_chunk = head_chunk;
-  launch.narrow = narrow;
-  launch.tile_rows = tile / head_chunk;
+  launch.tile_rows = simt_tile / head_chunk;
   launch.head_slots = static_cast<int>(p.heads_k) * ((group + head_chunk - 1) / head_chunk);
   launch.bucket = bucket_of(p)->bucket;
 
@@ -92,7 +73,7 @@ std::shared_ptr<const Plan> plan(const AttentionCall& call, int) {
   const bool spread = segments > 1 && items < 2 * processors;
   launch.segments = spread ? static_cast<int>(segments) : 1;
   const std::int64_t work = std::max<std::int64_t>(1, items * launch.segments);
-  launch.blocks = static_cast<int>(std::min<std::int64_t>(work, (narrow ? 8 : 4) * processors));
+  launch.blocks = static_cast<int>(std::min<std::int64_t>(work, 4 * processors));
 
   // Without spreading a block keeps its running total in scratch, as fp32 always does.
   const bool totals = segments > 1 || p.dtype == DType::f32;
@@ -110,10 +91,7 @@ void run(const AttentionCall& call, const Plan& base, const RunContext& context)
   raise_earlier_fault(call.problem.device.index, stream);
   DeviceWorkspace workspace(context, planned.workspace_bytes);
   AttentionParams params = attention_params(call);
-  params.batch = planned.schedule.prepare(
-      planner_input(call.batch, call.args.q.size(0), call.args.k.size(0), call.args.k.size(0),
-                    call.problem.page_size, planned.launch.tile_rows),
-      workspace, stream);
+  params.batch = prepare_schedule(call, planned.schedule, workspace, stream);
   SimtLaunch launch = planned.launch;
   launch.scratch = workspace.take<float>(planned.scratch_floats);
   if (call.problem.dtype == DType::f32) {
@@ -124,6 +102,27 @@ void run(const AttentionCall& call, const Plan& base, const RunContext& context)
 }
 
 }  // namespace
+
+std::optional<Bucket> attention_bucket(const AttentionProblem& p) {
+  for (const BucketSize& b : buckets) {
+    if (p.head_dim <= b.head && p.value_dim <= b.value) return b.bucket;
+  }
+  return {};
+}
+
+std::int64_t key_bound(const AttentionCall& call) {
+  if (call.batch.host_known()) return call.batch.max_seqlen_k();
+  if (!call.problem.paged) return call.args.k.size(0);
+  return call.batch.state().pages_per_sequence * call.problem.page_size;
+}
+
+DeviceBatch prepare_schedule(const AttentionCall& call, const Schedule& schedule,
+                             DeviceWorkspace& workspace, cudaStream_t stream) {
+  const PlannerInput input =
+      planner_input(call.batch, call.args.q.size(0), call.args.k.size(0), call.args.k.size(0),
+                    call.problem.page_size, schedule.tile_rows());
+  return schedule.prepare(input, workspace, stream);
+}
 
 AttentionParams attention_params(const AttentionCall& call) {
   const AttentionArgs& a = call.args;

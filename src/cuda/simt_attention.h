@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <optional>
+
 #include <cuda_runtime_api.h>
 
 #include "cuda/attention_params.h"
@@ -10,13 +12,15 @@ namespace packattn::cuda {
 /// Keys are folded in segments of this many, counted from key 0: part of the implementation's bits.
 constexpr std::int32_t segment_keys = 1024;
 constexpr int simt_tile = 64;    ///< packed rows of a block
-constexpr int narrow_tile = 16;  ///< of a block in decode
 constexpr int simt_threads = 128;
 /// Longer sequences would overflow the 32-bit positions within a sequence.
 constexpr std::int64_t longest_sequence = std::int64_t{1} << 30;
 
 /// Head sizes that are compiled; others are padded into the next.
 enum class Bucket { d64, d128, d192_128, d256 };
+
+/// The smallest that takes the problem's.
+std::optional<Bucket> attention_bucket(const AttentionProblem& p);
 
 struct SimtLaunch {
   int blocks;
@@ -25,7 +29,6 @@ struct SimtLaunch {
   int head_slots;  ///< key heads x chunks of their groups
   int segments;    ///< 1: a block folds all segments; more: each has a block of its own
   Bucket bucket;
-  bool narrow;  ///< blocks of one warp and 16 packed rows
   float* scratch;
 };
 

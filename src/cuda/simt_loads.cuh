@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "cuda/attention_items.cuh"
+#include "cuda/attention_rows.cuh"
 
 // Shared memory of the 16-bit simt kernel, and how queries and keys get there.
 
@@ -21,6 +21,7 @@ struct Config {
   static constexpr int stages = stage_count;
   static constexpr int rows = 16 * warp_count;
   static constexpr int threads = 32 * warp_count;
+  static constexpr bool boxes = false;
   static constexpr int blocks = blocks_per_processor;
 };
 
@@ -30,13 +31,6 @@ struct Storage {
   alignas(128) typename C::T k[C::stages][C::keys * C::head];
   alignas(128) typename C::T v[C::stages][C::keys * C::value];
 };
-
-/// Address of 16-byte chunk `chunk` of a row, chunks permuted so that ldmatrix meets no conflicts.
-template <int width, class T>
-__device__ std::uint32_t swizzled(const T* base, int row, int chunk) {
-  return ptx::shared_address(base) +
-         static_cast<std::uint32_t>(row * width * 2 + ((chunk ^ (row & 7)) * 16));
-}
 
 /// Copies one 16-byte chunk; rows that are not aligned go element by element.
 template <class T>
@@ -50,7 +44,7 @@ __device__ void load_chunk(std::uint32_t to, const T* from, bool valid, bool ali
 }
 
 template <class C>
-__device__ void load_q(const AttentionParams& p, const Item& item, Storage<C>& shared) {
+__device__ void load_q(const AttentionParams& p, const Item& item, typename C::T* to) {
   using T = typename C::T;
   const auto* q = static_cast<const T*>(p.q.data);
   constexpr int chunks = C::head / 8;
@@ -61,7 +55,7 @@ __device__ void load_q(const AttentionParams& p, const Item& item, Storage<C>& s
     const std::int64_t token = item.sequence.q_start + item.first_row + row / item.heads;
     const int head = item.head_k * p.group + item.first_head + row % item.heads;
     const T* from = valid ? q + token * p.q.row_stride + head * p.q.head_stride + chunk * 8 : q;
-    load_chunk(swizzled<C::head>(shared.q, row, chunk), from, valid, p.aligned);
+    load_chunk(swizzled<C::head>(to, row, chunk), from, valid, p.aligned);
   }
 }
 

@@ -23,5 +23,8 @@ AttentionImplementation sm90::attention_forward() {
   return absent<AttentionCall>("sm90/attention_forward");
 }
 KdaImplementation sm90::kda_chunk() { return absent<KdaCall>("sm90/kda_chunk"); }
+AttentionImplementation sm90::attention_decode() {
+  return absent<AttentionCall>("sm90/attention_decode");
+}
 
 }  // namespace packattn::cuda

@@ -59,39 +59,12 @@ const char* unreachable(const AttentionArgs& a) {
   return reachable(a.out) ? nullptr : "out";
 }
 
-std::optional<Fault> unsupported(std::string what) {
+std::optional<Fault> unsupported(std::string_view who, std::string what) {
   return make_fault(Code::option_unsupported,
-                    {.argument = std::string(name), .value = std::move(what)});
+                    {.argument = std::string(who), .value = std::move(what)});
 }
 
-std::optional<Fault> decline(const AttentionCall& call) {
-  const AttentionProblem& p = call.problem;
-  if (auto fault = device_fault(p.device)) return fault;
-  if (const int capability = properties(p.device.index).capability; capability / 10 != 9) {
-    return unsupported("compute capability " + std::to_string(capability / 10) + "." +
-                       std::to_string(capability % 10) + ", only 9.0");
-  }
-  if (p.dtype == DType::f32) {
-    return make_fault(Code::dtype_unsupported, {.argument = std::string(name),
-                                                .value = to_string(p.dtype),
-                                                .limit = "float16 and bfloat16"});
-  }
-  if (bucket_of(p) == nullptr) {
-    return make_fault(Code::head_size_unsupported,
-                      {.argument = std::string(name),
-                       .position = "head size",
-                       .value = std::to_string(p.head_dim) + " / " + std::to_string(p.value_dim),
-                       .limit = "multiples of 8 up to 256"});
-  }
-  if (const char* tensor = unreachable(call.args)) {
-    return unsupported(std::string(tensor) + " whose rows are not at multiples of 16 bytes");
-  }
-  const std::int64_t longest = std::max(call.batch.max_seqlen_q(), call.batch.max_seqlen_k());
-  if (longest >= longest_sequence) {
-    return unsupported("a sequence of " + std::to_string(longest) + " tokens");
-  }
-  return {};
-}
+std::optional<Fault> decline(const AttentionCall& call) { return decline_hopper(name, call); }
 
 struct ForwardPlan : Plan {
   ForwardPlan(const AttentionCall& call, int tile_rows)
@@ -134,17 +107,6 @@ CUtensorMap query_map(const AttentionCall& call, const ForwardLaunch& launch) {
   return tensor_map(q.data(), q.dtype(), dimensions);
 }
 
-/// Packed rows are one page of all rows.
-CUtensorMap key_map(const AttentionCall& call, const TensorView& t, const ForwardLaunch& launch) {
-  const bool paged = call.problem.paged;
-  const BoxDimension dimensions[] = {{t.size(-1), 1, 64},
-                                     {t.size(-2), t.stride(-2), 1},
-                                     {t.size(-3), t.stride(-3), launch.part_keys},
-                                     {paged ? t.size(0) : 1, paged ? t.stride(0) : 0, 1}};
-  // Without keys nothing is fetched, but a map wants an address.
-  return tensor_map(t.data() != nullptr ? t.data() : call.args.q.data(), t.dtype(), dimensions);
-}
-
 void run(const AttentionCall& call, const Plan& base, const RunContext& context) {
   if (call.args.q.size(0) == 0) return;
   const auto& planned = static_cast<const ForwardPlan&>(base);
@@ -171,8 +133,8 @@ void run(const AttentionCall& call, const Plan& base, const RunContext& context)
                     : keys;
   launch.blocks = planned.blocks;
   launch.q = query_map(call, launch);
-  launch.k = key_map(call, call.args.k, launch);
-  launch.v = key_map(call, call.args.v, launch);
+  launch.k = key_map(call, call.args.k, launch.part_keys);
+  launch.v = key_map(call, call.args.v, launch.part_keys);
   check(cudaMemsetAsync(launch.next, 0, sizeof(std::int32_t), stream), "cudaMemsetAsync");
   const auto start =
       problem.dtype == DType::f16 ? launch_attention_forward_f16 : launch_attention_forward_bf16;
@@ -180,6 +142,45 @@ void run(const AttentionCall& call, const Plan& base, const RunContext& context)
 }
 
 }  // namespace
+
+std::optional<Fault> decline_hopper(std::string_view who, const AttentionCall& call) {
+  const AttentionProblem& p = call.problem;
+  if (auto fault = device_fault(p.device)) return fault;
+  if (const int capability = properties(p.device.index).capability; capability / 10 != 9) {
+    return unsupported(who, "compute capability " + std::to_string(capability / 10) + "." +
+                       std::to_string(capability % 10) + ", only 9.0");
+  }
+  if (p.dtype == DType::f32) {
+    return make_fault(Code::dtype_unsupported, {.argument = std::string(who),
+                                                .value = to_string(p.dtype),
+                                                .limit = "float16 and bfloat16"});
+  }
+  if (bucket_of(p) == nullptr) {
+    return make_fault(Code::head_size_unsupported,
+                      {.argument = std::string(who),
+                       .position = "head size",
+                       .value = std::to_string(p.head_dim) + " / " + std::to_string(p.value_dim),
+                       .limit = "multiples of 8 up to 256"});
+  }
+  if (const char* tensor = unreachable(call.args)) {
+    return unsupported(who, std::string(tensor) + " whose rows are not at multiples of 16 bytes");
+  }
+  const std::int64_t longest = std::max(call.batch.max_seqlen_q(), call.batch.max_seqlen_k());
+  if (longest >= longest_sequence) {
+    return unsupported(who, "a sequence of " + std::to_string(longest) + " tokens");
+  }
+  return {};
+}
+
+CUtensorMap key_map(const AttentionCall& call, const TensorView& t, int part_keys) {
+  const bool paged = call.problem.paged;
+  const BoxDimension dimensions[] = {{t.size(-1), 1, 64},
+                                     {t.size(-2), t.stride(-2), 1},
+                                     {t.size(-3), t.stride(-3), part_keys},
+                                     {paged ? t.size(0) : 1, paged ? t.stride(0) : 0, 1}};
+  // Without keys nothing is fetched, but a map wants an address.
+  return tensor_map(t.data() != nullptr ? t.data() : call.args.q.data(), t.dtype(), dimensions);
+}
 
 AttentionImplementation attention_forward() {
   return {.name = name, .decline = decline, .plan = plan, .run = run, .on_host = false};

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <optional>
+#include <string_view>
+
 #include <cuda.h>
 #include <cuda_runtime_api.h>
 
@@ -28,6 +31,11 @@ struct ForwardLaunch {
   std::int32_t part_keys;       ///< keys that one copy brings: a tile, or what a page has of it
   std::int32_t blocks;
 };
+
+/// What the kernels on the copy engine decline, under this name.
+std::optional<Fault> decline_hopper(std::string_view who, const AttentionCall& call);
+/// Keys or values in boxes of 64 elements by `part_keys` rows; packed rows are one page of all rows.
+CUtensorMap key_map(const AttentionCall& call, const TensorView& t, int part_keys);
 
 void launch_attention_forward_bf16(const AttentionParams& p, const ForwardLaunch& launch,
                                    ForwardBucket bucket, cudaStream_t stream);
