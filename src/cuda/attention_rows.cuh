@@ -4,8 +4,8 @@
 #include "cuda/attention_items.cuh"
 
 // What the kernels on mma.sync share: a warp's 16 query rows against a tile of keys. Config C says
-// the element type T, the padded sizes head and value, the keys of a tile, and whether tiles are boxes
-// of the copy engine.
+// the element type T, the padded sizes head and value, the keys of a tile, and whether tiles are
+// boxes of the copy engine.
 
 namespace packattn::cuda {
 

@@ -144,7 +144,8 @@ void launch_dtype(const AttentionParams& p, const SimtLaunch& launch, cudaStream
   switch (launch.bucket) {
     case Bucket::d64: return launch_config<Config<T, 64, 64, 64, 3, 4, 3>>(p, launch, stream);
     case Bucket::d128: return launch_config<Config<T, 128, 128, 32, 3, 4, 3>>(p, launch, stream);
-    case Bucket::d192_128: return launch_config<Config<T, 192, 128, 32, 3, 4, 2>>(p, launch, stream);
+    case Bucket::d192_128:
+      return launch_config<Config<T, 192, 128, 32, 3, 4, 2>>(p, launch, stream);
     case Bucket::d256: return launch_config<Config<T, 256, 256, 32, 2, 4, 2>>(p, launch, stream);
   }
 }

@@ -11,7 +11,7 @@ namespace packattn::cuda {
 
 /// Keys are folded in segments of this many, counted from key 0: part of the implementation's bits.
 constexpr std::int32_t segment_keys = 1024;
-constexpr int simt_tile = 64;    ///< packed rows of a block
+constexpr int simt_tile = 64;  ///< packed rows of a block
 constexpr int simt_threads = 128;
 /// Longer sequences would overflow the 32-bit positions within a sequence.
 constexpr std::int64_t longest_sequence = std::int64_t{1} << 30;

@@ -19,12 +19,15 @@ Implementation<Call> absent(std::string_view name) {
 }  // namespace
 
 AttentionImplementation simt_attention() { return absent<AttentionCall>("simt/attention"); }
+AttentionImplementation sm90::attention_by_length() {
+  return absent<AttentionCall>("sm90/attention");
+}
+AttentionImplementation sm90::attention_decode() {
+  return absent<AttentionCall>("sm90/attention_decode");
+}
 AttentionImplementation sm90::attention_forward() {
   return absent<AttentionCall>("sm90/attention_forward");
 }
 KdaImplementation sm90::kda_chunk() { return absent<KdaCall>("sm90/kda_chunk"); }
-AttentionImplementation sm90::attention_decode() {
-  return absent<AttentionCall>("sm90/attention_decode");
-}
 
 }  // namespace packattn::cuda

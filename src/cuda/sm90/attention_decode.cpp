@@ -5,7 +5,6 @@
 
 #include "cuda/sm90/attention_forward.h"
 #include "cuda/sm90/sm90.h"
-
 #include "errors/fault_list.h"
 
 namespace packattn::cuda::sm90 {
@@ -70,7 +69,7 @@ struct OwnPlan : Plan {
 std::optional<Fault> decline(const AttentionCall& call) {
   if (auto fault = decline_hopper(name, call)) return fault;
   const AttentionProblem& p = call.problem;
-  if (*attention_bucket(p) == Bucket::d256) {  // whose accumulators do not fit a warp's registers
+  if (!decode_bucket(p)) {
     return make_fault(Code::head_size_unsupported,
                       {.argument = std::string(name),
                        .position = "head size",
@@ -80,15 +79,15 @@ std::optional<Fault> decline(const AttentionCall& call) {
   const std::int32_t tokens = decode_tokens(p.group());
   const bool known = call.batch.host_known();
   if ((known ? call.batch.max_seqlen_q() : call.args.q.size(0)) <= tokens) return {};
-  return make_fault(Code::option_unsupported,
-                    {.argument = std::string(name),
-                     .value = known ? "a sequence of more than " + std::to_string(tokens) +
-                                          " query tokens"
-                                    : "lengths that only the device knows"});
+  return make_fault(
+      Code::option_unsupported,
+      {.argument = std::string(name),
+       .value = known ? "a sequence of more than " + std::to_string(tokens) + " query tokens"
+                      : "lengths that only the device knows"});
 }
 
 std::shared_ptr<const Plan> plan(const AttentionCall& call, int) {
-  return std::make_shared<OwnPlan>(call, *attention_bucket(call.problem));
+  return std::make_shared<OwnPlan>(call, *decode_bucket(call.problem));
 }
 
 void run(const AttentionCall& call, const Plan& base, const RunContext& context) {
@@ -108,6 +107,11 @@ std::size_t DecodePlan::workspace_bytes() const {
   return DeviceWorkspace::aligned(scratch_floats * sizeof(float)) +
          DeviceWorkspace::aligned(total_floats * sizeof(float)) +
          DeviceWorkspace::aligned(tiles * sizeof(std::int32_t));
+}
+
+std::optional<Bucket> decode_bucket(const AttentionProblem& p) {
+  const auto bucket = attention_bucket(p);
+  return bucket == Bucket::d256 ? std::nullopt : bucket;
 }
 
 DecodePlan plan_decode(const AttentionCall& call, Bucket bucket, std::int64_t tile_bound) {
@@ -131,14 +135,14 @@ DecodePlan plan_decode(const AttentionCall& call, Bucket bucket, std::int64_t ti
       how.combines ? std::min(found.splits, most_scratch_floats / slot) : 0;
   how.capacity = static_cast<std::int32_t>(capacity);
   const std::int64_t items = std::max(found.splits, call.batch.size()) * how.head_slots;
-  how.blocks = static_cast<std::int32_t>(
-      std::clamp<std::int64_t>(items, 1, processors));
+  how.blocks = static_cast<std::int32_t>(std::clamp<std::int64_t>(items, 1, processors));
   how.combine_blocks = static_cast<std::int32_t>(
       std::clamp<std::int64_t>(tile_bound * how.head_slots * how.row_bound, 1, 16 * processors));
   result.scratch_floats = static_cast<std::size_t>(capacity * slot);
   if (how.combines) {
-    result.total_floats = static_cast<std::size_t>(std::int64_t{how.blocks} * decode_warps(bucket) *
-                                                   decode_floats(how.row_bound, decode_value(bucket)));
+    result.total_floats =
+        static_cast<std::size_t>(std::int64_t{how.blocks} * decode_warps(bucket) *
+                                 decode_floats(how.row_bound, decode_value(bucket)));
   }
   result.tiles = static_cast<std::size_t>(tile_bound);
   return result;
@@ -150,9 +154,10 @@ void run_decode(const DecodePlan& plan, const AttentionCall& call, const Attenti
   how.scratch = workspace.take<float>(plan.scratch_floats);
   how.totals = workspace.take<float>(plan.total_floats);
   how.slots = workspace.take<std::int32_t>(plan.tiles);
-  how.part_keys = call.problem.paged ? static_cast<std::int32_t>(std::gcd<std::int64_t>(
-                                           decode_keys, call.problem.page_size))
-                                     : decode_keys;
+  how.part_keys =
+      call.problem.paged
+          ? static_cast<std::int32_t>(std::gcd<std::int64_t>(decode_keys, call.problem.page_size))
+          : decode_keys;
   how.k = key_map(call, call.args.k, how.part_keys);
   how.v = key_map(call, call.args.v, how.part_keys);
   launch_attention_decode(params, how, call.problem.dtype, stream);

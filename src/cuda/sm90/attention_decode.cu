@@ -12,14 +12,13 @@
 // A row's splits are folded in order, by a second kernel over partial results in scratch, or, for
 // tiles that scratch has no room for, by the warp that walks through them all.
 //
-// Bits: the size of a split depends on the sequence's length alone, and both ways of folding are the
-// same operations in the same order.
-#include "cuda/sm90/attention_decode.h"
-
+// Bits: the size of a split depends on the sequence's length alone, and both ways of folding are
+// the same operations in the same order.
 #include <cuda_runtime.h>
 
 #include "cuda/attention_rows.cuh"
 #include "cuda/device.cuh"
+#include "cuda/sm90/attention_decode.h"
 #include "cuda/sm90/ptx.cuh"
 
 namespace packattn::cuda::sm90 {
@@ -111,9 +110,9 @@ __device__ std::int32_t prefix_sum(std::int32_t (&warp_total)[warps], std::int32
   return before;
 }
 
-/// Items of tiles [base, base + chunk_tiles), and which of them are spread over scratch. Returns how
-/// many items there are; `slots_used` moves on. The same in every block; a barrier
-/// has to follow.
+/// Items of tiles [base, base + chunk_tiles), and which of them are spread over scratch. Returns
+/// how many items there are; `slots_used` moves on. The same in every block; a barrier has to
+/// follow.
 template <class C>
 __device__ std::int32_t lay_out(const AttentionParams& p, const DecodeLaunch& launch,
                                 std::int32_t base, std::int32_t tiles, std::int64_t& slots_used,
@@ -123,8 +122,8 @@ __device__ std::int32_t lay_out(const AttentionParams& p, const DecodeLaunch& la
     const int i = part + thread_index();
     const std::int32_t tile = base + i;
     std::int32_t splits = -1;  // not decode's
-    if (tile < tiles && p.batch.sequences[p.batch.tiles[tile].sequence].q_length <=
-                            decode_tokens(p.group)) {
+    if (tile < tiles &&
+        p.batch.sequences[p.batch.tiles[tile].sequence].q_length <= decode_tokens(p.group)) {
       splits = Splits(decode_item(p, launch, tile, 0)).count();
     }
     std::int32_t total;
@@ -178,10 +177,14 @@ __device__ Work work_of(const AttentionParams& p, const DecodeLaunch& launch,
 template <class C>
 class Loader {
  public:
-  __device__ Loader(const AttentionParams& p, const DecodeLaunch& launch,
-                    DecodeStorage<C>& shared, std::int64_t first)
-      : p_(p), launch_(launch), shared_(shared), ring_(shared.rings[warp_index()]),
-        progress_(shared.progress[warp_index()]), next_(first) {
+  __device__ Loader(const AttentionParams& p, const DecodeLaunch& launch, DecodeStorage<C>& shared,
+                    std::int64_t first)
+      : p_(p),
+        launch_(launch),
+        shared_(shared),
+        ring_(shared.rings[warp_index()]),
+        progress_(shared.progress[warp_index()]),
+        next_(first) {
     open();
   }
 
@@ -237,7 +240,8 @@ class Loader {
     }
     const std::int32_t entry = key / p_.page_size;
     row_ = key - entry * p_.page_size;
-    page_ = key < progress_.ahead.end ? p_.batch.block_table[item.n * p_.batch.table_stride + entry] : 0;
+    page_ = key < progress_.ahead.end ? p_.batch.block_table[item.n * p_.batch.table_stride + entry]
+                                      : 0;
   }
 
   const AttentionParams& p_;

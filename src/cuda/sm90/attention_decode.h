@@ -34,7 +34,8 @@ constexpr std::int32_t decode_split(std::int32_t keys) {
   return decode_split_keys * std::max(1, (keys + most - 1) / most);
 }
 
-/// Scratch for partial results: all splits of a tile are spread over blocks if it has room for them.
+/// Scratch for partial results: all splits of a tile are spread over blocks if it has room for
+/// them.
 struct DecodeLaunch {
   CUtensorMap k, v;
   std::int32_t part_keys;   ///< keys that one copy brings: a tile, or what a page has of it
@@ -43,7 +44,7 @@ struct DecodeLaunch {
   std::int32_t row_bound;   ///< packed rows that an item has at most
   std::int32_t capacity;    ///< splits that the scratch memory has room for
   std::int32_t blocks, combine_blocks;
-  bool combines;        ///< whether any tile may have more than one split
+  bool combines;  ///< whether any tile may have more than one split
   Bucket bucket;
   float* scratch;       ///< [capacity, head_slots, row_bound, value + 2]
   float* totals;        ///< [warps, row_bound, value + 2]: of tiles that are not spread
@@ -59,9 +60,7 @@ constexpr std::int64_t decode_floats(std::int64_t row_bound, std::int64_t value)
 constexpr int decode_warps(Bucket bucket) {
   return bucket == Bucket::d64 ? 12 : bucket == Bucket::d128 ? 11 : 8;
 }
-constexpr int decode_value(Bucket bucket) {
-  return bucket == Bucket::d64 ? 64 : 128;
-}
+constexpr int decode_value(Bucket bucket) { return bucket == Bucket::d64 ? 64 : 128; }
 constexpr std::int32_t decode_keys = 16;  ///< of a tile
 
 void launch_attention_decode(const AttentionParams& p, const DecodeLaunch& how, DType dtype,
@@ -69,12 +68,15 @@ void launch_attention_decode(const AttentionParams& p, const DecodeLaunch& how, 
 
 /// What of a call is decode's.
 struct DecodePlan {
-  bool any = false;      ///< some sequence may be
-  bool others = true;    ///< some sequence may not be
+  bool any = false;    ///< some sequence may be
+  bool others = true;  ///< some sequence may not be
   DecodeLaunch how{};
   std::size_t scratch_floats = 0, total_floats = 0, tiles = 0;
   std::size_t workspace_bytes() const;
 };
+/// The smallest bucket that takes the problem; none takes 256, whose accumulators do not fit the
+/// registers of a warp.
+std::optional<Bucket> decode_bucket(const AttentionProblem& p);
 DecodePlan plan_decode(const AttentionCall& call, Bucket bucket, std::int64_t tile_bound);
 /// Launches the kernels; `params` has its schedule.
 void run_decode(const DecodePlan& plan, const AttentionCall& call, const AttentionParams& params,

@@ -66,15 +66,6 @@ std::optional<Fault> unsupported(std::string_view who, std::string what) {
 
 std::optional<Fault> decline(const AttentionCall& call) { return decline_hopper(name, call); }
 
-struct ForwardPlan : Plan {
-  ForwardPlan(const AttentionCall& call, int tile_rows)
-      : schedule(call.batch, call.args.q.size(0), call.problem.device, tile_rows) {}
-  Schedule schedule;
-  ForwardBucket bucket{};
-  int head_chunk = 1;
-  int blocks = 1;
-};
-
 /// Query heads of a key head that lie beside each other in a tile: as many as divide the group and
 /// waste no more than a sixteenth of the rows.
 int head_chunk(std::int64_t group) {
@@ -85,19 +76,7 @@ int head_chunk(std::int64_t group) {
   return 1;
 }
 
-std::shared_ptr<const Plan> plan(const AttentionCall& call, int) {
-  const AttentionProblem& p = call.problem;
-  const int chunk = head_chunk(p.group());
-  const auto result = std::make_shared<ForwardPlan>(call, forward_rows / chunk);
-  result->head_chunk = chunk;
-  result->bucket = bucket_of(p)->bucket;
-  const std::int64_t items = result->schedule.tile_bound() * p.heads_q / chunk;
-  const int processors = properties(p.device.index).multiprocessors;
-  result->blocks = static_cast<int>(std::clamp<std::int64_t>(items, 1, processors));
-  result->workspace_bytes =
-      result->schedule.workspace_bytes() + DeviceWorkspace::aligned(sizeof(std::int32_t));
-  return result;
-}
+std::shared_ptr<const Plan> plan(const AttentionCall& call, int) { return plan_forward(call); }
 
 CUtensorMap query_map(const AttentionCall& call, const ForwardLaunch& launch) {
   const TensorView& q = call.args.q;
@@ -108,37 +87,14 @@ CUtensorMap query_map(const AttentionCall& call, const ForwardLaunch& launch) {
 }
 
 void run(const AttentionCall& call, const Plan& base, const RunContext& context) {
-  if (call.args.q.size(0) == 0) return;
   const auto& planned = static_cast<const ForwardPlan&>(base);
-  const AttentionProblem& problem = call.problem;
-  const DeviceGuard guard(problem.device);
+  const DeviceGuard guard(call.problem.device);
   const cudaStream_t stream = stream_of(context);
-  raise_earlier_fault(problem.device.index, stream);
+  raise_earlier_fault(call.problem.device.index, stream);
   DeviceWorkspace workspace(context, planned.workspace_bytes);
   AttentionParams params = attention_params(call);
-  params.batch = planned.schedule.prepare(
-      planner_input(call.batch, call.args.q.size(0), call.args.k.size(0), call.args.k.size(0),
-                    problem.page_size, planned.schedule.tile_rows()),
-      workspace, stream);
-  ForwardLaunch launch{};
-  launch.next = workspace.take<std::int32_t>(1);
-  launch.tile_rows = planned.schedule.tile_rows();
-  launch.head_chunk = planned.head_chunk;
-  launch.inverse_chunk =
-      static_cast<std::uint32_t>((65536 + planned.head_chunk - 1) / planned.head_chunk);
-  launch.head_slots = static_cast<std::int32_t>(problem.heads_q / planned.head_chunk);
-  const int keys = forward_keys(planned.bucket);
-  launch.part_keys =
-      problem.paged ? static_cast<std::int32_t>(std::gcd<std::int64_t>(keys, problem.page_size))
-                    : keys;
-  launch.blocks = planned.blocks;
-  launch.q = query_map(call, launch);
-  launch.k = key_map(call, call.args.k, launch.part_keys);
-  launch.v = key_map(call, call.args.v, launch.part_keys);
-  check(cudaMemsetAsync(launch.next, 0, sizeof(std::int32_t), stream), "cudaMemsetAsync");
-  const auto start =
-      problem.dtype == DType::f16 ? launch_attention_forward_f16 : launch_attention_forward_bf16;
-  start(params, launch, planned.bucket, stream);
+  params.batch = prepare_schedule(call, planned.schedule, workspace, stream);
+  run_forward(planned, call, params, workspace, stream);
 }
 
 }  // namespace
@@ -148,7 +104,7 @@ std::optional<Fault> decline_hopper(std::string_view who, const AttentionCall& c
   if (auto fault = device_fault(p.device)) return fault;
   if (const int capability = properties(p.device.index).capability; capability / 10 != 9) {
     return unsupported(who, "compute capability " + std::to_string(capability / 10) + "." +
-                       std::to_string(capability % 10) + ", only 9.0");
+                                std::to_string(capability % 10) + ", only 9.0");
   }
   if (p.dtype == DType::f32) {
     return make_fault(Code::dtype_unsupported, {.argument = std::string(who),
@@ -180,6 +136,45 @@ CUtensorMap key_map(const AttentionCall& call, const TensorView& t, int part_key
                                      {paged ? t.size(0) : 1, paged ? t.stride(0) : 0, 1}};
   // Without keys nothing is fetched, but a map wants an address.
   return tensor_map(t.data() != nullptr ? t.data() : call.args.q.data(), t.dtype(), dimensions);
+}
+
+std::shared_ptr<const ForwardPlan> plan_forward(const AttentionCall& call) {
+  const AttentionProblem& p = call.problem;
+  const int chunk = head_chunk(p.group());
+  const auto result = std::make_shared<ForwardPlan>(call, forward_rows / chunk);
+  result->head_chunk = chunk;
+  result->bucket = bucket_of(p)->bucket;
+  const std::int64_t items = result->schedule.tile_bound() * p.heads_q / chunk;
+  const int processors = properties(p.device.index).multiprocessors;
+  result->blocks = static_cast<int>(std::clamp<std::int64_t>(items, 1, processors));
+  result->workspace_bytes =
+      result->schedule.workspace_bytes() + DeviceWorkspace::aligned(sizeof(std::int32_t));
+  return result;
+}
+
+void run_forward(const ForwardPlan& plan, const AttentionCall& call, const AttentionParams& params,
+                 DeviceWorkspace& workspace, cudaStream_t stream) {
+  if (call.args.q.size(0) == 0) return;
+  const AttentionProblem& problem = call.problem;
+  ForwardLaunch launch{};
+  launch.next = workspace.take<std::int32_t>(1);
+  launch.tile_rows = plan.schedule.tile_rows();
+  launch.head_chunk = plan.head_chunk;
+  launch.inverse_chunk =
+      static_cast<std::uint32_t>((65536 + plan.head_chunk - 1) / plan.head_chunk);
+  launch.head_slots = static_cast<std::int32_t>(problem.heads_q / plan.head_chunk);
+  const int keys = forward_keys(plan.bucket);
+  launch.part_keys =
+      problem.paged ? static_cast<std::int32_t>(std::gcd<std::int64_t>(keys, problem.page_size))
+                    : keys;
+  launch.blocks = plan.blocks;
+  launch.q = query_map(call, launch);
+  launch.k = key_map(call, call.args.k, launch.part_keys);
+  launch.v = key_map(call, call.args.v, launch.part_keys);
+  check(cudaMemsetAsync(launch.next, 0, sizeof(std::int32_t), stream), "cudaMemsetAsync");
+  const auto start =
+      problem.dtype == DType::f16 ? launch_attention_forward_f16 : launch_attention_forward_bf16;
+  start(params, launch, plan.bucket, stream);
 }
 
 AttentionImplementation attention_forward() {

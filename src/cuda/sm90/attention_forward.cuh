@@ -161,8 +161,12 @@ __device__ void schedule(const AttentionParams& p, const ForwardLaunch& launch,
   for (std::int64_t index = blockIdx.x; index < items;) {
     const int taken = leader ? atomicAdd(launch.next, 1) : 0;
     const ForwardItem item = make_item<C>(p, launch, index);
-    if (item.tile_begin == item.tile_end) store_nothing(p, launch, item);
-    else pass_on(item);
+    const bool taken_by_decode =
+        p.decode_tokens > 0 && p.batch.sequences[item.n].q_length <= p.decode_tokens;
+    if (!taken_by_decode) {
+      if (item.tile_begin == item.tile_end) store_nothing(p, launch, item);
+      else pass_on(item);
+    }
     index = gridDim.x + static_cast<std::int64_t>(__shfl_sync(0xffffffffU, taken, 0));
   }
   pass_on(ForwardItem{});

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <memory>
 #include <optional>
 #include <string_view>
 
@@ -32,9 +33,23 @@ struct ForwardLaunch {
   std::int32_t blocks;
 };
 
+struct ForwardPlan : Plan {
+  ForwardPlan(const AttentionCall& call, int tile_rows)
+      : schedule(call.batch, call.args.q.size(0), call.problem.device, tile_rows) {}
+  Schedule schedule;
+  ForwardBucket bucket{};
+  int head_chunk = 1;
+  int blocks = 1;
+};
+std::shared_ptr<const ForwardPlan> plan_forward(const AttentionCall& call);
+/// Launches the kernel; `params` has its schedule.
+void run_forward(const ForwardPlan& plan, const AttentionCall& call, const AttentionParams& params,
+                 DeviceWorkspace& workspace, cudaStream_t stream);
+
 /// What the kernels on the copy engine decline, under this name.
 std::optional<Fault> decline_hopper(std::string_view who, const AttentionCall& call);
-/// Keys or values in boxes of 64 elements by `part_keys` rows; packed rows are one page of all rows.
+/// Keys or values in boxes of 64 elements by `part_keys` rows; packed rows are one page of all
+/// rows.
 CUtensorMap key_map(const AttentionCall& call, const TensorView& t, int part_keys);
 
 void launch_attention_forward_bf16(const AttentionParams& p, const ForwardLaunch& launch,

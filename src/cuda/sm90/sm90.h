@@ -6,6 +6,7 @@
 /// Kernels that use Hopper's own instructions.
 namespace packattn::cuda::sm90 {
 
+AttentionImplementation attention_by_length();
 AttentionImplementation attention_decode();
 AttentionImplementation attention_forward();
 KdaImplementation kda_chunk();
