@@ -9,8 +9,9 @@ namespace packattn::cuda {
 
 // Best first.
 std::span<const AttentionImplementation> attention() {
-  static const AttentionImplementation rows[] = {sm90::attention_decode(),
-                                                 sm90::attention_forward(), simt_attention()};
+  static const AttentionImplementation rows[] = {sm90::attention_by_length(),
+                                                 sm90::attention_forward(),
+                                                 sm90::attention_decode(), simt_attention()};
   return rows;
 }
 std::span<const KdaImplementation> kda_recurrent() {

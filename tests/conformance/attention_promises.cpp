@@ -149,6 +149,13 @@ void AttentionPromises::later_tokens_change_nothing() {
   }
 }
 
+/// sm90/attention gives sequences of few query tokens to another kernel than the others: a prefill
+/// and its continuation are the same bits only where one kernel computes both.
+bool AttentionPromises::same_kernel(std::int64_t rows, std::int64_t other_rows) const {
+  const std::int64_t few = 16 / std::min<std::int64_t>(16, shape().heads_q / shape().heads_k);
+  return implementation_ != "sm90/attention" || (rows <= few) == (other_rows <= few);
+}
+
 void AttentionPromises::chunked_prefill_is_one_shot() {
   const auto whole = run();
   Random random(seed_of(shape().name));
@@ -165,8 +172,12 @@ void AttentionPromises::chunked_prefill_is_one_shot() {
       const auto results = run(parts);
       const std::string what =
           "sequence " + std::to_string(n) + " cut at row " + std::to_string(cut);
-      expect_same(results[0], rows_of(whole[n], shape(), s.lq, 0, cut), what);
-      expect_same(results[1], rows_of(whole[n], shape(), s.lq, cut, s.lq), what);
+      if (same_kernel(cut, s.lq)) {
+        expect_same(results[0], rows_of(whole[n], shape(), s.lq, 0, cut), what);
+      }
+      if (same_kernel(s.lq - cut, s.lq)) {
+        expect_same(results[1], rows_of(whole[n], shape(), s.lq, cut, s.lq), what);
+      }
     }
   }
 }

@@ -48,6 +48,7 @@ class AttentionPromises {
   std::vector<AttentionResult> run(const AttentionData& data) {
     return AttentionPlacement(data).run(implementation_);
   }
+  bool same_kernel(std::int64_t rows, std::int64_t other_rows) const;
   void expect_same(const AttentionResult& actual, const AttentionResult& expected,
                    const std::string& what);
 
