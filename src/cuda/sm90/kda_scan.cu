@@ -426,10 +426,11 @@ __device__ void produce(const KdaParams& p, const KdaWave& wave, const Work& wor
   }
 }
 
-/// The block's work, if there is any; all threads find the same.
+/// The block's work, if there is any; all threads find the same. Once a block, and not inlined:
+/// what it reads would push a register of the loop to memory.
 template <int groups>
-__device__ bool take_work(const KdaParams& p, const KdaWave& wave, int parts, int threads,
-                          Work& shared) {
+__device__ __noinline__ bool take_work(const KdaParams& p, const KdaWave& wave, int parts,
+                                       int threads, Work& shared) {
   const std::int64_t per_position = std::int64_t{parts} * wave.heads;
   const auto within = static_cast<int>(block_index() % per_position);
   Work work{};
