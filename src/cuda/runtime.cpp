@@ -73,6 +73,31 @@ std::optional<Fault> device_fault(Device device) {
   return {};
 }
 
+namespace {
+
+/// What calls take from memory and give back is kept for the next call, up to so much: mapping it
+/// anew each time took as long as a whole chunked KDA prefill.
+constexpr std::uint64_t kept_bytes = std::uint64_t{4} << 30;
+
+/// The device's pool of scratch memory, the library's own.
+cudaMemPool_t scratch_pool(int device) {
+  static std::array<cudaMemPool_t, max_devices> pools;
+  static std::array<std::once_flag, max_devices> once;
+  const auto index = static_cast<std::size_t>(device) % max_devices;
+  std::call_once(once[index], [&] {
+    cudaMemPoolProps wanted{};
+    wanted.allocType = cudaMemAllocationTypePinned;
+    wanted.location = {cudaMemLocationTypeDevice, device};
+    check(cudaMemPoolCreate(&pools[index], &wanted), "cudaMemPoolCreate");
+    std::uint64_t kept = kept_bytes;
+    check(cudaMemPoolSetAttribute(pools[index], cudaMemPoolAttrReleaseThreshold, &kept),
+          "cudaMemPoolSetAttribute");
+  });
+  return pools[index];
+}
+
+}  // namespace
+
 DeviceGuard::DeviceGuard(Device device) : wanted_(device.index) {
   check(cudaGetDevice(&previous_), "cudaGetDevice");
   if (previous_ != wanted_) check(cudaSetDevice(wanted_), "cudaSetDevice");
@@ -96,7 +121,9 @@ DeviceWorkspace::DeviceWorkspace(const RunContext& context, std::size_t bytes)
     fail(Code::out_of_memory, {.argument = "workspace", .value = std::to_string(bytes)});
   }
   void* memory = nullptr;
-  check(cudaMallocAsync(&memory, bytes, stream_), "cudaMallocAsync");
+  int device = 0;
+  check(cudaGetDevice(&device), "cudaGetDevice");
+  check(cudaMallocFromPoolAsync(&memory, bytes, scratch_pool(device), stream_), "cudaMallocAsync");
   owned_ = next_ = static_cast<std::byte*>(memory);
 }
 

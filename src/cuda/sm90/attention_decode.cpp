@@ -53,6 +53,8 @@ ShortSequences find_short(const AttentionCall& call) {
     found.splits += splits;
     found.most_splits = std::max(found.most_splits, splits);
   }
+  // Rows that belong to no sequence are cleared by whoever runs, if only sequences without rows do.
+  if (!found.others) found.any = true;
   return found;
 }
 

@@ -44,6 +44,26 @@ inline cudaError_t cudaFree(void* memory) { return std::free(memory), cudaSucces
 inline cudaError_t cudaMallocAsync(void** memory, std::size_t bytes, cudaStream_t) {
   return cudaMalloc(memory, bytes);
 }
+
+// A pool is the heap.
+using cudaMemPool_t = int;
+constexpr int cudaMemAllocationTypePinned = 1;
+constexpr int cudaMemLocationTypeDevice = 1;
+constexpr int cudaMemPoolAttrReleaseThreshold = 4;
+struct cudaMemLocation {
+  int type;
+  int id;
+};
+struct cudaMemPoolProps {
+  int allocType;
+  cudaMemLocation location;
+};
+inline cudaError_t cudaMemPoolCreate(cudaMemPool_t*, const cudaMemPoolProps*) { return cudaSuccess; }
+inline cudaError_t cudaMemPoolSetAttribute(cudaMemPool_t, int, void*) { return cudaSuccess; }
+inline cudaError_t cudaMallocFromPoolAsync(void** memory, std::size_t bytes, cudaMemPool_t,
+                                           cudaStream_t stream) {
+  return cudaMallocAsync(memory, bytes, stream);
+}
 inline cudaError_t cudaFreeAsync(void* memory, cudaStream_t) { return cudaFree(memory); }
 inline cudaError_t cudaHostAlloc(void** memory, std::size_t bytes, unsigned) {
   return cudaMalloc(memory, bytes);
