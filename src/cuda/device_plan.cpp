@@ -76,18 +76,6 @@ cudaStream_t upload_stream(int device) {
   return at->second;
 }
 
-/// Lets this thread allocate while another of its streams is being captured into a graph.
-class RelaxedCapture {
- public:
-  RelaxedCapture() { cudaThreadExchangeStreamCaptureMode(&mode_); }
-  ~RelaxedCapture() { cudaThreadExchangeStreamCaptureMode(&mode_); }
-  RelaxedCapture(const RelaxedCapture&) = delete;
-  RelaxedCapture& operator=(const RelaxedCapture&) = delete;
-
- private:
-  cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;
-};
-
 DeviceBoundaries boundaries(const TensorView& t) {
   return {.data = t.data(), .stride = t.stride(0), .wide = t.dtype() == DType::i64};
 }

@@ -88,6 +88,7 @@ cudaMemPool_t scratch_pool(int device) {
     cudaMemPoolProps wanted{};
     wanted.allocType = cudaMemAllocationTypePinned;
     wanted.location = {cudaMemLocationTypeDevice, device};
+    const RelaxedCapture relaxed;
     check(cudaMemPoolCreate(&pools[index], &wanted), "cudaMemPoolCreate");
     std::uint64_t kept = kept_bytes;
     check(cudaMemPoolSetAttribute(pools[index], cudaMemPoolAttrReleaseThreshold, &kept),

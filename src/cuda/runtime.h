@@ -37,6 +37,18 @@ class DeviceGuard {
   int wanted_ = 0;
 };
 
+/// Lets this thread allocate while another of its streams is being captured into a graph.
+class RelaxedCapture {
+ public:
+  RelaxedCapture() { cudaThreadExchangeStreamCaptureMode(&mode_); }
+  ~RelaxedCapture() { cudaThreadExchangeStreamCaptureMode(&mode_); }
+  RelaxedCapture(const RelaxedCapture&) = delete;
+  RelaxedCapture& operator=(const RelaxedCapture&) = delete;
+
+ private:
+  cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;
+};
+
 /// Scratch memory of one call in stream order: the caller's, or ours for the time of the call.
 class DeviceWorkspace {
  public:

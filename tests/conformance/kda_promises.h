@@ -48,10 +48,10 @@ class KdaPromises {
     return {shape().value_heads, shape().key_dim, shape().value_dim};
   }
   Limits out_limits() const {
-    return operands_cancel() ? Limits{6e-3} : kda_out_limits(shape().dtype, shape().out_type());
+    return operands_cancel() ? Limits{2e-2} : kda_out_limits(shape().dtype, shape().out_type());
   }
   Limits state_limits(DType stored) const {
-    return operands_cancel() ? Limits{8e-3} : kda_state_limits(shape().dtype, stored);
+    return operands_cancel() ? Limits{2e-2} : kda_state_limits(shape().dtype, stored);
   }
   /// Where tokens undo each other, what fp16 operands lose of each of them adds up.
   bool operands_cancel() const {

@@ -80,7 +80,7 @@ std::optional<Fault> decline(const AttentionCall& call) {
   }
   const std::int32_t tokens = decode_tokens(p.group());
   const bool known = call.batch.host_known();
-  if ((known ? call.batch.max_seqlen_q() : call.args.q.size(0)) <= tokens) return {};
+  if (known && call.batch.max_seqlen_q() <= tokens) return {};
   return make_fault(
       Code::option_unsupported,
       {.argument = std::string(name),
