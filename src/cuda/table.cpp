@@ -10,8 +10,7 @@ namespace packattn::cuda {
 // Best first.
 std::span<const AttentionImplementation> attention() {
   static const AttentionImplementation rows[] = {sm90::attention_by_length(),
-                                                 sm90::attention_forward(),
-                                                 sm90::attention_decode(), simt_attention()};
+                                                 sm90::attention_forward(), simt_attention()};
   return rows;
 }
 std::span<const KdaImplementation> kda_recurrent() {

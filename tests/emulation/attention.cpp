@@ -22,9 +22,6 @@ AttentionImplementation simt_attention() { return absent<AttentionCall>("simt/at
 AttentionImplementation sm90::attention_by_length() {
   return absent<AttentionCall>("sm90/attention");
 }
-AttentionImplementation sm90::attention_decode() {
-  return absent<AttentionCall>("sm90/attention_decode");
-}
 AttentionImplementation sm90::attention_forward() {
   return absent<AttentionCall>("sm90/attention_forward");
 }

@@ -4,13 +4,9 @@
 #include <numeric>
 
 #include "cuda/sm90/attention_forward.h"
-#include "cuda/sm90/sm90.h"
-#include "errors/fault_list.h"
 
 namespace packattn::cuda::sm90 {
 namespace {
-
-constexpr std::string_view name = "sm90/attention_decode";
 
 /// Partial results take at most this much. What does not fit is folded by the block that computed
 /// it: the same bits, in longer time where a batch is uneven.
@@ -56,51 +52,6 @@ ShortSequences find_short(const AttentionCall& call) {
   // Rows that belong to no sequence are cleared by whoever runs, if only sequences without rows do.
   if (!found.others) found.any = true;
   return found;
-}
-
-struct OwnPlan : Plan {
-  OwnPlan(const AttentionCall& call, Bucket bucket)
-      : schedule(call.batch, call.args.q.size(0), call.problem.device, decode_rows),
-        decode(plan_decode(call, bucket, schedule.tile_bound())) {
-    workspace_bytes = schedule.workspace_bytes() + decode.workspace_bytes();
-  }
-  Schedule schedule;
-  DecodePlan decode;
-};
-
-std::optional<Fault> decline(const AttentionCall& call) {
-  if (auto fault = decline_hopper(name, call)) return fault;
-  const AttentionProblem& p = call.problem;
-  if (!decode_bucket(p)) {
-    return make_fault(Code::head_size_unsupported,
-                      {.argument = std::string(name),
-                       .position = "head size",
-                       .value = std::to_string(p.head_dim) + " / " + std::to_string(p.value_dim),
-                       .limit = "up to 128 / 128 and 192 / 128"});
-  }
-  const std::int32_t tokens = decode_tokens(p.group());
-  const bool known = call.batch.host_known();
-  if (known && call.batch.max_seqlen_q() <= tokens) return {};
-  return make_fault(
-      Code::option_unsupported,
-      {.argument = std::string(name),
-       .value = known ? "a sequence of more than " + std::to_string(tokens) + " query tokens"
-                      : "lengths that only the device knows"});
-}
-
-std::shared_ptr<const Plan> plan(const AttentionCall& call, int) {
-  return std::make_shared<OwnPlan>(call, *decode_bucket(call.problem));
-}
-
-void run(const AttentionCall& call, const Plan& base, const RunContext& context) {
-  const auto& planned = static_cast<const OwnPlan&>(base);
-  const DeviceGuard guard(call.problem.device);
-  const cudaStream_t stream = stream_of(context);
-  raise_earlier_fault(call.problem.device.index, stream);
-  DeviceWorkspace workspace(context, planned.workspace_bytes);
-  AttentionParams params = attention_params(call);
-  params.batch = prepare_schedule(call, planned.schedule, workspace, stream);
-  run_decode(planned.decode, call, params, workspace, stream);
 }
 
 }  // namespace
@@ -163,10 +114,6 @@ void run_decode(const DecodePlan& plan, const AttentionCall& call, const Attenti
   how.k = key_map(call, call.args.k, how.part_keys);
   how.v = key_map(call, call.args.v, how.part_keys);
   launch_attention_decode(params, how, call.problem.dtype, stream);
-}
-
-AttentionImplementation attention_decode() {
-  return {.name = name, .decline = decline, .plan = plan, .run = run, .on_host = false};
 }
 
 }  // namespace packattn::cuda::sm90

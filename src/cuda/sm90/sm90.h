@@ -7,7 +7,6 @@
 namespace packattn::cuda::sm90 {
 
 AttentionImplementation attention_by_length();
-AttentionImplementation attention_decode();
 AttentionImplementation attention_forward();
 KdaImplementation kda_chunk();
 
