@@ -58,7 +58,9 @@ struct cudaMemPoolProps {
   int allocType;
   cudaMemLocation location;
 };
-inline cudaError_t cudaMemPoolCreate(cudaMemPool_t*, const cudaMemPoolProps*) { return cudaSuccess; }
+inline cudaError_t cudaMemPoolCreate(cudaMemPool_t*, const cudaMemPoolProps*) {
+  return cudaSuccess;
+}
 inline cudaError_t cudaMemPoolSetAttribute(cudaMemPool_t, int, void*) { return cudaSuccess; }
 inline cudaError_t cudaMallocFromPoolAsync(void** memory, std::size_t bytes, cudaMemPool_t,
                                            cudaStream_t stream) {
