@@ -47,18 +47,8 @@ class KdaPromises {
   std::vector<std::int64_t> state_shape() const {
     return {shape().value_heads, shape().key_dim, shape().value_dim};
   }
-  Limits out_limits() const {
-    return operands_cancel() ? Limits{2e-2} : kda_out_limits(shape().dtype, shape().out_type());
-  }
-  Limits state_limits(DType stored) const {
-    return operands_cancel() ? Limits{2e-2} : kda_state_limits(shape().dtype, stored);
-  }
-  /// Where tokens undo each other, what fp16 operands lose of each of them adds up.
-  bool operands_cancel() const {
-    return implementation_.starts_with("sm90/") &&
-           (shape().numbers == KdaNumbers::collinear ||
-            shape().numbers == KdaNumbers::nearly_collinear);
-  }
+  Limits out_limits() const { return kda_out_limits(shape().dtype, shape().out_type()); }
+  Limits state_limits(DType stored) const { return kda_state_limits(shape().dtype, stored); }
   std::vector<KdaResult> run() { return placement_->run(op_, implementation_); }
   std::vector<KdaResult> run(const KdaData& data) {
     return KdaPlacement(data).run(op_, implementation_);

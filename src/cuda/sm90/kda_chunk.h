@@ -23,12 +23,13 @@ struct KdaImage {
   std::uint16_t q_start[2][64][64];  ///< q_i D_i0
   std::uint16_t k_end[2][64][64];    ///< k_j D_64j
   std::uint16_t solve[64][64];       ///< M_ij beta_j
+  std::uint16_t solve_rest[64][64];  ///< what rounding to fp16 took from it
   std::uint16_t read[64][64];        ///< B_ij = q_i . (k_j D_ij), j <= i
   float decay[128];                  ///< exp(g_1 + .. + g_64)
   float value_scale[64];             ///< what v is scaled by, because k is
   float out_scale[64];               ///< what undoes the scale of q, times c
 };
-static_assert(sizeof(KdaImage) == 3 * 16384 + 2 * 8192 + 1024);
+static_assert(sizeof(KdaImage) == 3 * 16384 + 3 * 8192 + 1024);
 
 /// The chunks that are in the workspace at one time: of some heads of every sequence `count` chunks
 /// from `first` on. Sequence n's first image is number bases[n]; bases[N] is how many there are.

@@ -13,9 +13,9 @@
 //
 //   8 warps, each 16 tokens x 64 channels, a lane two channels; an image a block, two blocks at
 //   work load q, k, g -> decays, norms | L = 1 2 4 8 | L = 16 32, rows of the image | invert 16 x
-//   16 | M_10 = -M_11 A_10 M_00 twice, in tf32 parts | M beta, B to the image
+//   16 | M_10 = -M_11 A_10 M_00 twice, in tf32 parts | M beta in two parts, B to the image
 //
-// Reads 48 KB, writes 65 KB a chunk and head.
+// Reads 48 KB, writes 73 KB a chunk and head.
 #include "cuda/kda_token.cuh"
 #include "cuda/sm90/kda_chunk.h"
 #include "cuda/sm90/ptx.cuh"
@@ -477,8 +477,14 @@ __device__ void invert_block(Storage& w, int block) {
 #pragma unroll
   for (int i = 0; i < group_tokens; ++i) {
     float sum = i == column ? 1.0F : 0.0F;
+    float row[group_tokens];
 #pragma unroll
-    for (int j = 0; j < i; ++j) sum = fmaf(-w.A[base + i][base + j], x[j], sum);
+    for (int j = 0; j < i; j += 4) {
+      const float4 four = *reinterpret_cast<const float4*>(&w.A[base + i][base + j]);
+      row[j] = four.x, row[j + 1] = four.y, row[j + 2] = four.z, row[j + 3] = four.w;
+    }
+#pragma unroll
+    for (int j = 0; j < i; ++j) sum = fmaf(-row[j], x[j], sum);
     x[i] = sum;
     w.u.solve.M[base + i][base + column] = sum;
   }
@@ -537,18 +543,34 @@ __device__ void merge_blocks(Storage& w) {
   multiply<32>(M, row, 8 * (warp % 4), M, 32, product, 32, -1);
 }
 
-/// Eight elements of a row of a lower triangle become 16 bytes of the image.
-template <class F>
-__device__ void put_triangle(std::uint16_t (&to)[64][64], int row, int first, F&& value) {
-  std::uint32_t words[4];
+/// Eight elements of a row of a lower triangle, zero above the diagonal.
+struct Eight {
+  float x[8];
+  __device__ Eight(const Matrix& from, int row, int first) {
+    const auto* at = reinterpret_cast<const float4*>(&from[row][first]);
 #pragma unroll
-  for (int n = 0; n < 4; ++n) {
-    const int j = first + 2 * n;
-    words[n] = bits_of(half_pair(j <= row ? value(j) : 0.0F, j + 1 <= row ? value(j + 1) : 0.0F));
+    for (int n = 0; n < 2; ++n) {
+      const float4 four = at[n];
+      x[4 * n] = four.x, x[4 * n + 1] = four.y, x[4 * n + 2] = four.z, x[4 * n + 3] = four.w;
+    }
+#pragma unroll
+    for (int n = 0; n < 8; ++n) x[n] = first + n <= row ? x[n] : 0.0F;
   }
-  const ImageRows rows{reinterpret_cast<std::byte*>(&to[0][0])};
-  *reinterpret_cast<uint4*>(rows.at(row, 2 * first)) = {words[0], words[1], words[2], words[3]};
-}
+  /// 16 bytes of the image; x becomes what rounding took from it.
+  __device__ void put(std::uint16_t (&to)[64][64], int row, int first) {
+    std::uint32_t words[4];
+#pragma unroll
+    for (int n = 0; n < 4; ++n) {
+      const __half2 pair = half_pair(x[2 * n], x[2 * n + 1]);
+      const float2 rounded = __half22float2(pair);
+      x[2 * n] -= rounded.x;
+      x[2 * n + 1] -= rounded.y;
+      words[n] = bits_of(pair);
+    }
+    const ImageRows rows{reinterpret_cast<std::byte*>(&to[0][0])};
+    *reinterpret_cast<uint4*>(rows.at(row, 2 * first)) = {words[0], words[1], words[2], words[3]};
+  }
+};
 
 // ---- a chunk --------------------------------------------------------------------------------
 
@@ -640,7 +662,7 @@ __device__ void prepare_chunk(const KdaParams& p, const KdaWave& wave, const Chu
     const int first = (thread_index() - 128) / 64 * 32;
 #pragma unroll
     for (int x = 0; x < 32; x += 8) {
-      put_triangle(image_of(wave).read, row, first + x, [&](int j) { return w.B[row][j]; });
+      Eight(w.B, row, first + x).put(image_of(wave).read, row, first + x);
     }
   }
   __syncthreads();
@@ -648,9 +670,13 @@ __device__ void prepare_chunk(const KdaParams& p, const KdaWave& wave, const Chu
   __syncthreads();
   const int row = thread_index() / 4;
 #pragma unroll
-  for (int x = 0; x < 2; ++x) {
-    put_triangle(image_of(wave).solve, row, 8 * (thread_index() % 4 + 4 * x),
-                 [&](int j) { return w.u.solve.M[row][j] * w.beta[j]; });
+  for (int half = 0; half < 2; ++half) {
+    const int first = 8 * (thread_index() % 4 + 4 * half);
+    Eight x(w.u.solve.M, row, first);
+#pragma unroll
+    for (int n = 0; n < 8; ++n) x.x[n] *= w.beta[first + n];
+    x.put(image_of(wave).solve, row, first);
+    x.put(image_of(wave).solve_rest, row, first);
   }
 }
 

@@ -282,6 +282,20 @@ __device__ void pack(const float (&x)[8 * blocks], std::uint32_t (&a)[blocks][4]
   }
 }
 
+/// What rounding x to fp16 took from it, rounded in turn.
+template <int blocks>
+__device__ void pack_rest(const float (&x)[8 * blocks], const std::uint32_t (&a)[blocks][4],
+                          std::uint32_t (&rest)[blocks][4]) {
+#pragma unroll
+  for (int b = 0; b < blocks; ++b) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const float2 rounded = widen_pair<__half>(a[b][i]);
+      rest[b][i] = half_bits(x[8 * b + 2 * i] - rounded.x, x[8 * b + 2 * i + 1] - rounded.y);
+    }
+  }
+}
+
 /// d (+)= a times the transpose of rows of `depth` channels or tokens.
 template <int steps>
 __device__ void multiply_rows(float (&d)[32], const std::uint32_t (&a)[steps][4], const void* rows,
@@ -291,6 +305,15 @@ __device__ void multiply_rows(float (&d)[32], const std::uint32_t (&a)[steps][4]
   for (int s = 0; s < steps; ++s) {
     ptx::wgmma<__half, ptx::Major::depth>(
         d, a[s], ptx::wgmma_operand_at(b, s / 4 * 8192 + s % 4 * 32), accumulate || s > 0);
+  }
+}
+
+/// S += a times 64 rows of 128 channels.
+__device__ void multiply_columns(State& S, const std::uint32_t (&a)[4][4], const void* rows) {
+  const std::uint64_t b = ptx::wgmma_operand(rows, 1024, 8192);
+#pragma unroll
+  for (int s = 0; s < 4; ++s) {
+    ptx::wgmma<__half, ptx::Major::width>(S, a[s], ptx::wgmma_operand_at(b, s * 2048), true);
   }
 }
 
@@ -355,6 +378,7 @@ __device__ void run_chunk(const KdaParams& p, const Work& work, std::int32_t chu
   pack(r, e);
   ptx::wgmma_fence();
   multiply_rows(r, e, image.solve, false);
+  multiply_rows(r, e, image.solve_rest, true);
   ptx::wgmma_commit();
 #pragma unroll
   for (int octet = 0; octet < 16; ++octet) {
@@ -365,15 +389,16 @@ __device__ void run_chunk(const KdaParams& p, const Work& work, std::int32_t chu
   ptx::wgmma_wait<0>();
   ptx::wgmma_pin(r);
   ptx::wgmma_pin(o);
+  // Tokens may undo each other; of 64 of them the roundings to one fp16 would add up.
+  std::uint32_t rest[4][4];
   pack(r, e);
+  pack_rest(r, e, rest);
   ptx::wgmma_fence();
   multiply_rows(o, e, image.read, true);
+  multiply_rows(o, rest, image.read, true);
   ptx::wgmma_commit();
-  const std::uint64_t k_end = ptx::wgmma_operand(image.k_end, 1024, 8192);
-#pragma unroll
-  for (int s = 0; s < 4; ++s) {
-    ptx::wgmma<__half, ptx::Major::width>(S, e[s], ptx::wgmma_operand_at(k_end, s * 2048), true);
-  }
+  multiply_columns(S, e, image.k_end);
+  multiply_columns(S, rest, image.k_end);
   ptx::wgmma_commit();
   ptx::wgmma_wait<1>();
   ptx::wgmma_pin(o);
