@@ -227,7 +227,6 @@ __global__ void __launch_bounds__(simt_threads)
     const Item item = make_item(p, static_cast<std::int32_t>(i / launch.head_slots),
                                 static_cast<std::int32_t>(i % launch.head_slots), launch.tile_rows,
                                 launch.head_chunk);
-    if (item.sequence.q_length <= p.decode_tokens) continue;
     combine_item<T, value>(p, item, launch.segments, [&](std::int32_t g) {
       return Segment(item, g).empty() ? Partial{nullptr, nullptr}
                                       : partial_of<value>(launch.scratch, i * launch.segments + g);

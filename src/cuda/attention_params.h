@@ -8,6 +8,9 @@
 
 namespace packattn::cuda {
 
+/// Longer sequences would overflow the 32-bit positions within a sequence.
+constexpr std::int64_t longest_sequence = std::int64_t{1} << 30;
+
 /// A [rows, heads, dim] tensor as kernels address it; strides in elements.
 struct Rows {
   void* data;
@@ -50,9 +53,16 @@ struct AttentionParams {
 
 /// Fills everything but the schedule.
 AttentionParams attention_params(const AttentionCall& call);
-/// The schedule, ready for kernels launched on `stream` after this.
-DeviceBatch prepare_schedule(const AttentionCall& call, const Schedule& schedule,
-                             DeviceWorkspace& workspace, cudaStream_t stream);
+/// How a run begins: its device is current, earlier faults of its stream are raised, memory for the
+/// plan is there, and the schedule is ready for kernels launched on the stream after this.
+struct AttentionRun {
+  AttentionRun(const AttentionCall& call, const RunContext& context, const Plan& plan,
+               const Schedule& schedule);
+  DeviceGuard guard;
+  cudaStream_t stream;
+  DeviceWorkspace workspace;
+  AttentionParams params;
+};
 /// The longest key sequence that the tensors leave room for; exact if the host knows the lengths.
 std::int64_t key_bound(const AttentionCall& call);
 

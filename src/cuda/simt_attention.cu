@@ -88,7 +88,6 @@ __global__ void __launch_bounds__(C::threads, C::blocks)
     const auto tile = static_cast<std::int32_t>(i / launch.head_slots);
     const Item item = make_item(p, tile, static_cast<std::int32_t>(i % launch.head_slots),
                                 launch.tile_rows, launch.head_chunk);
-    if (item.sequence.q_length <= p.decode_tokens) continue;
     run_item<C>(p, item, launch.scratch, shared);
   }
 }
@@ -109,7 +108,7 @@ __global__ void __launch_bounds__(C::threads, C::blocks)
     const auto g = static_cast<std::int32_t>(i % launch.segments);
     const Item item = make_item(p, tile, slot, launch.tile_rows, launch.head_chunk);
     const Segment keys(item, g);
-    if (keys.empty() || item.sequence.q_length <= p.decode_tokens) continue;
+    if (keys.empty()) continue;
     load_q<C>(p, item, shared.q);
     RowState rows = row_state(p, item, warp_row());
     Accumulator<C> o;

@@ -13,8 +13,6 @@ namespace packattn::cuda {
 constexpr std::int32_t segment_keys = 1024;
 constexpr int simt_tile = 64;  ///< packed rows of a block
 constexpr int simt_threads = 128;
-/// Longer sequences would overflow the 32-bit positions within a sequence.
-constexpr std::int64_t longest_sequence = std::int64_t{1} << 30;
 
 /// Head sizes that are compiled; others are padded into the next.
 enum class Bucket { d64, d128, d192_128, d256 };

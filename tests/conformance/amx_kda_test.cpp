@@ -28,15 +28,8 @@ class AmxKda : public testing::TestWithParam<KdaCase> {
 };
 
 TEST_P(AmxKda, KeepsItsPromises) {
-  const KdaCase& c = GetParam();
-  promises.equal_the_oracle();
-  promises.no_tokens_keep_the_state();
-  promises.repeat_on_any_threads();
-  promises.nan_stays();
-  promises.later_tokens_change_nothing();
+  promises.all();
   promises.workspace_and_progress();
-  if (KdaPromises::has_one_state(c)) promises.packed_is_alone_in_any_order();
-  if (KdaPromises::can_continue(c)) promises.continued_is_one_shot();
 }
 
 std::vector<KdaCase> cases() {

@@ -65,6 +65,17 @@ void AttentionPromises::expect_same(const AttentionResult& actual, const Attenti
   EXPECT_TRUE(same_bits(actual.lse, expected.lse, lse_shape(rows))) << "lse, " << what;
 }
 
+void AttentionPromises::all() {
+  equal_the_oracle();
+  repeat_on_any_threads();
+  packed_is_alone();
+  any_order();
+  nan_stays();
+  if (is_causal(shape())) later_tokens_change_nothing();
+  if (can_continue(shape())) chunked_prefill_is_one_shot();
+  if (can_split(shape())) split_and_merged_is_one_shot();
+}
+
 void AttentionPromises::equal_the_oracle() {
   const auto results = run();
   for (std::size_t n = 0; n < results.size(); ++n) {

@@ -23,6 +23,8 @@ class AttentionPromises {
   /// Who declined by which code, once taken() has said so.
   const std::string& reason() const { return reason_; }
 
+  /// Every promise below that is made for the case, but for workspace_and_progress.
+  void all();
   void equal_the_oracle();
   void repeat_on_any_threads();
   void packed_is_alone();

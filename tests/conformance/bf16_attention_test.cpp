@@ -25,17 +25,7 @@ class Bf16Attention : public testing::TestWithParam<AttentionCase> {
   AttentionPromises promises{AttentionData(GetParam()), row};
 };
 
-TEST_P(Bf16Attention, KeepsItsPromises) {
-  const AttentionCase& c = GetParam();
-  promises.equal_the_oracle();
-  promises.repeat_on_any_threads();
-  promises.packed_is_alone();
-  promises.any_order();
-  promises.nan_stays();
-  if (AttentionPromises::is_causal(c)) promises.later_tokens_change_nothing();
-  if (AttentionPromises::can_continue(c)) promises.chunked_prefill_is_one_shot();
-  if (AttentionPromises::can_split(c)) promises.split_and_merged_is_one_shot();
-}
+TEST_P(Bf16Attention, KeepsItsPromises) { promises.all(); }
 
 std::vector<AttentionCase> cases() {
   std::vector<AttentionCase> all;

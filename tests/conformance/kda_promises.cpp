@@ -66,6 +66,16 @@ void KdaPromises::expect_same(const KdaResult& actual, const KdaResult& expected
   expect_same_states(actual.chunk_states, expected.chunk_states, what + ", chunk");
 }
 
+void KdaPromises::all() {
+  equal_the_oracle();
+  no_tokens_keep_the_state();
+  repeat_on_any_threads();
+  if (has_one_state(shape())) packed_is_alone_in_any_order();
+  nan_stays();
+  later_tokens_change_nothing();
+  if (can_continue(shape())) continued_is_one_shot();
+}
+
 void KdaPromises::equal_the_oracle() {
   const auto results = run();
   for (std::size_t n = 0; n < results.size(); ++n) {

@@ -136,14 +136,7 @@ TEST_P(AttentionProperties, OnRandomCalls) {
     SCOPED_TRACE(c.name);
     AttentionPromises promises{AttentionData(c), GetParam()};
     if (!promises.taken()) continue;
-    promises.equal_the_oracle();
-    promises.repeat_on_any_threads();
-    promises.packed_is_alone();
-    promises.any_order();
-    promises.nan_stays();
-    if (AttentionPromises::is_causal(c)) promises.later_tokens_change_nothing();
-    if (AttentionPromises::can_continue(c)) promises.chunked_prefill_is_one_shot();
-    if (AttentionPromises::can_split(c)) promises.split_and_merged_is_one_shot();
+    promises.all();
   }
 }
 
@@ -157,13 +150,7 @@ TEST_P(KdaProperties, OnRandomCalls) {
     SCOPED_TRACE(c.name);
     KdaPromises promises{op, KdaData(c), implementation};
     if (!promises.taken()) continue;
-    promises.equal_the_oracle();
-    promises.no_tokens_keep_the_state();
-    promises.repeat_on_any_threads();
-    promises.packed_is_alone_in_any_order();
-    promises.nan_stays();
-    promises.later_tokens_change_nothing();
-    if (KdaPromises::can_continue(c)) promises.continued_is_one_shot();
+    promises.all();
   }
 }
 

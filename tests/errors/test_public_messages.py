@@ -5,6 +5,8 @@ When they were first tried, 14 of 20 (list a) and 15 of 20 (list b) found a righ
 of each after the ranking was changed by them. Both were then used to see which families of messages
 had no page, so since the reference has those they say nothing new about unseen messages.
 
+A path that starts in somebody's home is shortened to [...] in the lists.
+
 Later lists were collected in the same way, each after the widening that the one before it led to,
 in the order in which an issue search gave its threads. Only the first try says what the reference
 does with an unseen message:

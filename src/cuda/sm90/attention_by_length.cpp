@@ -31,19 +31,12 @@ std::shared_ptr<const Plan> plan(const AttentionCall& call, int) {
 
 void run(const AttentionCall& call, const Plan& base, const RunContext& context) {
   const auto& planned = static_cast<const BothPlan&>(base);
-  const DeviceGuard guard(call.problem.device);
-  const cudaStream_t stream = stream_of(context);
-  raise_earlier_fault(call.problem.device.index, stream);
-  DeviceWorkspace workspace(context, planned.workspace_bytes);
-  AttentionParams params = attention_params(call);
-  params.batch = prepare_schedule(call, planned.forward->schedule, workspace, stream);
+  AttentionRun now(call, context, planned, planned.forward->schedule);
   if (planned.decode.any) {
-    params.decode_tokens = decode_tokens(params.group);
-    run_decode(planned.decode, call, params, workspace, stream);
+    now.params.decode_tokens = decode_tokens(now.params.group);
+    run_decode(planned.decode, call, now);
   }
-  if (planned.decode.others) {
-    run_forward(*planned.forward, call, params, workspace, stream);
-  }
+  if (planned.decode.others) run_forward(*planned.forward, call, now);
 }
 
 }  // namespace

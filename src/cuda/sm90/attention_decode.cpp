@@ -101,19 +101,18 @@ DecodePlan plan_decode(const AttentionCall& call, Bucket bucket, std::int64_t ti
   return result;
 }
 
-void run_decode(const DecodePlan& plan, const AttentionCall& call, const AttentionParams& params,
-                DeviceWorkspace& workspace, cudaStream_t stream) {
+void run_decode(const DecodePlan& plan, const AttentionCall& call, AttentionRun& now) {
   DecodeLaunch how = plan.how;
-  how.scratch = workspace.take<float>(plan.scratch_floats);
-  how.totals = workspace.take<float>(plan.total_floats);
-  how.slots = workspace.take<std::int32_t>(plan.tiles);
+  how.scratch = now.workspace.take<float>(plan.scratch_floats);
+  how.totals = now.workspace.take<float>(plan.total_floats);
+  how.slots = now.workspace.take<std::int32_t>(plan.tiles);
   how.part_keys =
       call.problem.paged
           ? static_cast<std::int32_t>(std::gcd<std::int64_t>(decode_keys, call.problem.page_size))
           : decode_keys;
   how.k = key_map(call, call.args.k, how.part_keys);
   how.v = key_map(call, call.args.v, how.part_keys);
-  launch_attention_decode(params, how, call.problem.dtype, stream);
+  launch_attention_decode(now.params, how, call.problem.dtype, now.stream);
 }
 
 }  // namespace packattn::cuda::sm90

@@ -78,8 +78,7 @@ struct DecodePlan {
 /// registers of a warp.
 std::optional<Bucket> decode_bucket(const AttentionProblem& p);
 DecodePlan plan_decode(const AttentionCall& call, Bucket bucket, std::int64_t tile_bound);
-/// Launches the kernels; `params` has its schedule.
-void run_decode(const DecodePlan& plan, const AttentionCall& call, const AttentionParams& params,
-                DeviceWorkspace& workspace, cudaStream_t stream);
+/// Launches the kernels.
+void run_decode(const DecodePlan& plan, const AttentionCall& call, AttentionRun& now);
 
 }  // namespace packattn::cuda::sm90

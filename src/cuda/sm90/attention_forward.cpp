@@ -13,8 +13,6 @@ namespace packattn::cuda::sm90 {
 namespace {
 
 constexpr std::string_view name = "sm90/attention_forward";
-/// Longer sequences would overflow the 32-bit positions within a sequence.
-constexpr std::int64_t longest_sequence = std::int64_t{1} << 30;
 /// Rows of a tensor that the copy engine can address.
 constexpr std::int64_t most_rows = std::numeric_limits<std::int32_t>::max();
 /// Bytes that the copy engine wants rows, heads and pages to start at multiples of.
@@ -88,13 +86,8 @@ CUtensorMap query_map(const AttentionCall& call, const ForwardLaunch& launch) {
 
 void run(const AttentionCall& call, const Plan& base, const RunContext& context) {
   const auto& planned = static_cast<const ForwardPlan&>(base);
-  const DeviceGuard guard(call.problem.device);
-  const cudaStream_t stream = stream_of(context);
-  raise_earlier_fault(call.problem.device.index, stream);
-  DeviceWorkspace workspace(context, planned.workspace_bytes);
-  AttentionParams params = attention_params(call);
-  params.batch = prepare_schedule(call, planned.schedule, workspace, stream);
-  run_forward(planned, call, params, workspace, stream);
+  AttentionRun now(call, context, planned, planned.schedule);
+  run_forward(planned, call, now);
 }
 
 }  // namespace
@@ -152,12 +145,11 @@ std::shared_ptr<const ForwardPlan> plan_forward(const AttentionCall& call) {
   return result;
 }
 
-void run_forward(const ForwardPlan& plan, const AttentionCall& call, const AttentionParams& params,
-                 DeviceWorkspace& workspace, cudaStream_t stream) {
+void run_forward(const ForwardPlan& plan, const AttentionCall& call, AttentionRun& now) {
   if (call.args.q.size(0) == 0) return;
   const AttentionProblem& problem = call.problem;
   ForwardLaunch launch{};
-  launch.next = workspace.take<std::int32_t>(1);
+  launch.next = now.workspace.take<std::int32_t>(1);
   launch.tile_rows = plan.schedule.tile_rows();
   launch.head_chunk = plan.head_chunk;
   launch.inverse_chunk =
@@ -171,10 +163,10 @@ void run_forward(const ForwardPlan& plan, const AttentionCall& call, const Atten
   launch.q = query_map(call, launch);
   launch.k = key_map(call, call.args.k, launch.part_keys);
   launch.v = key_map(call, call.args.v, launch.part_keys);
-  check(cudaMemsetAsync(launch.next, 0, sizeof(std::int32_t), stream), "cudaMemsetAsync");
+  check(cudaMemsetAsync(launch.next, 0, sizeof(std::int32_t), now.stream), "cudaMemsetAsync");
   const auto start =
       problem.dtype == DType::f16 ? launch_attention_forward_f16 : launch_attention_forward_bf16;
-  start(params, launch, plan.bucket, stream);
+  start(now.params, launch, plan.bucket, now.stream);
 }
 
 AttentionImplementation attention_forward() {

@@ -42,9 +42,8 @@ struct ForwardPlan : Plan {
   int blocks = 1;
 };
 std::shared_ptr<const ForwardPlan> plan_forward(const AttentionCall& call);
-/// Launches the kernel; `params` has its schedule.
-void run_forward(const ForwardPlan& plan, const AttentionCall& call, const AttentionParams& params,
-                 DeviceWorkspace& workspace, cudaStream_t stream);
+/// Launches the kernel.
+void run_forward(const ForwardPlan& plan, const AttentionCall& call, AttentionRun& now);
 
 /// What the kernels on the copy engine decline, under this name.
 std::optional<Fault> decline_hopper(std::string_view who, const AttentionCall& call);
