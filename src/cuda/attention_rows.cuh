@@ -2,6 +2,7 @@
 #pragma once
 
 #include "cuda/attention_items.cuh"
+#include "cuda/fragments.cuh"
 
 // What the kernels on mma.sync share: a warp's 16 query rows against a tile of keys. Config C says
 // the element type T, the padded sizes head and value, the keys of a tile, and whether tiles are
@@ -53,17 +54,6 @@ __device__ void scores(const typename C::T* q, const typename C::T* k, Scores<C>
       ptx::mma_16816(s[2 * n], a, b[0], b[1], typename C::T{});
       ptx::mma_16816(s[2 * n + 1], a, b[2], b[3], typename C::T{});
     }
-  }
-}
-
-template <class T>
-__device__ std::uint32_t pack(float low, float high) {
-  if constexpr (std::is_same_v<T, __half>) {
-    const __half2 x = __floats2half2_rn(low, high);
-    return *reinterpret_cast<const std::uint32_t*>(&x);
-  } else {
-    const __nv_bfloat162 x = __floats2bfloat162_rn(low, high);
-    return *reinterpret_cast<const std::uint32_t*>(&x);
   }
 }
 
@@ -120,15 +110,6 @@ __device__ void finish_scores(const AttentionParams& p, const Item& item, std::i
       if (key < low || key >= high) x = -INFINITY;
     }
   }
-}
-
-__device__ inline float quad_max(float x) {
-  x = fmaxf(x, __shfl_xor_sync(0xffffffffU, x, 1));
-  return fmaxf(x, __shfl_xor_sync(0xffffffffU, x, 2));
-}
-__device__ inline float quad_sum(float x) {
-  x += __shfl_xor_sync(0xffffffffU, x, 1);
-  return x + __shfl_xor_sync(0xffffffffU, x, 2);
 }
 
 /// Scores become weights; the row's maximum and sum move on, and the accumulator with them.

@@ -4,6 +4,7 @@
 #include <cuda_runtime.h>
 
 #include "cuda/attention_params.h"
+#include "cuda/fragments.cuh"
 #include "cuda/ptx.cuh"
 #include "cuda/sm90/attention_forward.h"
 #include "cuda/sm90/ptx.cuh"
@@ -136,15 +137,6 @@ __device__ void finish_scores(const AttentionParams& p, std::int32_t tile, const
   });
 }
 
-__device__ inline float quad_max(float x) {
-  x = fmaxf(x, __shfl_xor_sync(0xffffffffU, x, 1));
-  return fmaxf(x, __shfl_xor_sync(0xffffffffU, x, 2));
-}
-__device__ inline float quad_sum(float x) {
-  x += __shfl_xor_sync(0xffffffffU, x, 1);
-  return x + __shfl_xor_sync(0xffffffffU, x, 2);
-}
-
 /// Scores become weights; maximum and sum move on, and the factor for what was summed before.
 template <class C>
 __device__ void softmax_step(float factor, RowState& rows, Pieces<C::keys>& s,
@@ -191,17 +183,6 @@ __device__ void rescale_output(const float (&rescale)[2], Pieces<C::value>& o) {
 
 template <class C>
 using Weights = std::uint32_t[C::keys / 16][4];
-
-template <class T>
-__device__ std::uint32_t pack(float low, float high) {
-  if constexpr (std::is_same_v<T, __half>) {
-    const __half2 x = __floats2half2_rn(low, high);
-    return *reinterpret_cast<const std::uint32_t*>(&x);
-  } else {
-    const __nv_bfloat162 x = __floats2bfloat162_rn(low, high);
-    return *reinterpret_cast<const std::uint32_t*>(&x);
-  }
-}
 
 template <class C>
 __device__ void round_weights(Pieces<C::keys>& s, Weights<C>& p) {
